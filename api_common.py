@@ -1,0 +1,542 @@
+"""The wire's vocabulary: errors, ids, field checks, JSON, SSE framing, pages and the Host contract.
+
+Everything that both APIs say in the same words has its one home here. Nothing in this module
+does I/O, and any thread may call any of it.
+"""
+import itertools
+import json
+import os
+import time
+
+__version__ = "0.1.0"
+
+OPENAI_VERSION = "2020-10-01"       # the header's fixed value (API overview page)
+FIXED_CREATED = 1735689600          # `created` under --fixed-ids: 2025-01-01T00:00:00Z
+MAX_SHOWN_CHARS = 80                # how much of a client's value an error message repeats
+
+
+# ---- errors -----------------------------------------------------------------------------------
+
+class ApiError(Exception):
+    """A fault with the status and the envelope that a client gets for it.
+
+    status: int, 4xx or 5xx. message, type, code, param: the envelope's four values.
+    headers: list of (name, value) to send with it. close: end the connection after it.
+    """
+
+    def __init__(self, status, message, type="invalid_request_error", code=None, param=None,
+                 headers=(), close=False):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.code = code
+        self.param = param
+        self.headers = list(headers)
+        self.close = close
+
+    def body(self):
+        """The four keys inside the envelope, as {"message","type","param","code"}."""
+        return {"message": self.message, "type": self.type, "param": self.param,
+                "code": self.code}
+
+    def envelope(self):
+        """{"error": {...}} as bytes of JSON."""
+        return dump_json({"error": self.body()})
+
+
+def server_error(message="The server had an error while processing the request."):
+    """The 500 of the catalogue; the cause goes to the log, never to the client."""
+    return ApiError(500, message, type="server_error")
+
+
+def missing_parameter(param):
+    return ApiError(400, "Missing required parameter: '%s'." % param,
+                    code="missing_required_parameter", param=param)
+
+
+def invalid_value(param, message):
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+# ---- JSON -------------------------------------------------------------------------------------
+
+# ASCII output: half a surrogate pair cannot be encoded as UTF-8, but "\ud83d" can be written
+# out again as it came in.
+_JSON_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+_JSON_ESCAPE = json.encoder.encode_basestring_ascii
+
+
+def dump_json(value):
+    """A JSON-able value as compact ASCII bytes."""
+    return _JSON_ENCODE(value).encode("ascii")
+
+
+def escape_json(text):
+    """The inside of a JSON string, as bytes, without the quotes."""
+    return _JSON_ESCAPE(text)[1:-1].encode("ascii")
+
+
+def _json_constant(name):
+    raise ValueError("%s is not JSON" % name)
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_json_constant)
+_JSON_DECODE = _JSON_DECODER.decode
+_JSON_SCAN = _JSON_DECODER.scan_once
+_JSON_SPACE = " \t\n\r"
+PIECEWISE_BYTES = 20000             # bodies over this are decoded in pieces, see parse_body
+
+
+def parse_body(data, breathe=None):
+    """A request body's bytes as a dict.
+
+    breathe: called between the elements of big arrays, so that a worker thread that decodes
+    megabytes lets the pacer have the GIL (json.loads of 2 MB holds it for 11 ms at a stretch).
+    Raises ApiError 400 for what is not UTF-8, not JSON (NaN and Infinity are not), nested too
+    deep, or JSON but no object.
+    """
+    try:
+        text = data.decode("utf-8")
+        if breathe is not None and len(text) > PIECEWISE_BYTES:
+            value = _decode_piecewise(text, breathe)
+        else:
+            value = _JSON_DECODE(text)
+    except UnicodeDecodeError:
+        raise ApiError(400, "The request body is not valid UTF-8.")
+    except RecursionError:
+        raise ApiError(400, "The request body is nested too deeply.")
+    except ValueError as exc:
+        raise ApiError(400, "The request body is not valid JSON: %s." % _short_reason(exc))
+    if value.__class__ is not dict:
+        raise ApiError(400, "The request body must be a JSON object, not %s." % json_type(value))
+    return value
+
+
+def _short_reason(exc):
+    text = str(exc)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _json_skip(text, pos):
+    while text[pos:pos + 1] and text[pos] in _JSON_SPACE:
+        pos += 1
+    return pos
+
+
+def _decode_piecewise(text, breathe):
+    """json.loads for an object, but with breathe() between keys and between array elements."""
+    def fail(what, pos):
+        raise json.JSONDecodeError(what, text, pos)
+
+    def scan(pos):
+        try:
+            return _JSON_SCAN(text, pos)
+        except StopIteration as stop:
+            fail("Expecting value", stop.value)
+
+    pos = _json_skip(text, 0)
+    if text[pos:pos + 1] != "{":
+        return _JSON_DECODE(text)
+    result = {}
+    pos = _json_skip(text, pos + 1)
+    if text[pos:pos + 1] == "}":
+        return _piecewise_end(text, pos + 1, result, fail)
+    while True:
+        if text[pos:pos + 1] != '"':
+            fail("Expecting property name enclosed in double quotes", pos)
+        key, pos = scan(pos)
+        pos = _json_skip(text, pos)
+        if text[pos:pos + 1] != ":":
+            fail("Expecting ':' delimiter", pos)
+        pos = _json_skip(text, pos + 1)
+        if text[pos:pos + 1] == "[":
+            value, pos = _piecewise_array(text, pos, scan, fail, breathe)
+        else:
+            value, pos = scan(pos)
+        breathe()
+        result[key] = value
+        pos = _json_skip(text, pos)
+        mark = text[pos:pos + 1]
+        if mark == "}":
+            return _piecewise_end(text, pos + 1, result, fail)
+        if mark != ",":
+            fail("Expecting ',' delimiter", pos)
+        pos = _json_skip(text, pos + 1)
+
+
+def _piecewise_array(text, pos, scan, fail, breathe):
+    result = []
+    pos = _json_skip(text, pos + 1)
+    if text[pos:pos + 1] == "]":
+        return result, pos + 1
+    while True:
+        value, pos = scan(pos)
+        breathe()
+        result.append(value)
+        pos = _json_skip(text, pos)
+        mark = text[pos:pos + 1]
+        if mark == "]":
+            return result, pos + 1
+        if mark != ",":
+            fail("Expecting ',' delimiter", pos)
+        pos = _json_skip(text, pos + 1)
+
+
+def _piecewise_end(text, pos, result, fail):
+    pos = _json_skip(text, pos)
+    if pos != len(text):
+        fail("Extra data", pos)
+    return result
+
+
+# ---- field checks -----------------------------------------------------------------------------
+# A check takes (value, path) and raises ApiError or returns None. An endpoint has one table
+# {field: check}; only the fields that are present and not null are looked at.
+
+_JSON_TYPE_NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean",
+                    int: "an integer", float: "a number", type(None): "null"}
+
+
+def json_type(value):
+    """How an error message calls the type of a decoded JSON value."""
+    return _JSON_TYPE_NAMES.get(value.__class__, "an unknown value")
+
+
+def invalid_type(path, expected, value):
+    return ApiError(400, "Invalid type for '%s': expected %s, but got %s instead."
+                    % (path, expected, json_type(value)), code="invalid_type", param=path)
+
+
+def shown(value):
+    """A client's value as an error message repeats it: short, on one line."""
+    text = value if value.__class__ is str else _JSON_ENCODE(value)
+    if len(text) > MAX_SHOWN_CHARS:
+        text = text[:MAX_SHOWN_CHARS - 3] + "..."
+    return _JSON_ESCAPE(text)[1:-1]
+
+
+def check_boolean(value, path):
+    if value.__class__ is not bool:
+        raise invalid_type(path, "a boolean", value)
+
+
+def check_object(value, path):
+    if value.__class__ is not dict:
+        raise invalid_type(path, "an object", value)
+
+
+def check_anything(value, path):
+    """For fields that are accepted in any form."""
+
+
+def check_integer(low=None, high=None):
+    def check(value, path):
+        if value.__class__ is not int:
+            raise invalid_type(path, "an integer", value)
+        _check_range(value, low, high, path, "integer")
+    return check
+
+
+def check_number(low=None, high=None):
+    def check(value, path):
+        if value.__class__ is not float and value.__class__ is not int:
+            raise invalid_type(path, "a number", value)
+        _check_range(value, low, high, path, "decimal")
+    return check
+
+
+def _check_range(value, low, high, path, kind):
+    if low is not None and value < low:
+        raise ApiError(400, "Invalid '%s': %s is below the minimum of %s." % (path, shown(value), low),
+                       code=kind + "_below_min_value", param=path)
+    if high is not None and value > high:
+        raise ApiError(400, "Invalid '%s': %s is above the maximum of %s." % (path, shown(value), high),
+                       code=kind + "_above_max_value", param=path)
+
+
+def check_string(max_chars=None, empty=True):
+    def check(value, path):
+        if value.__class__ is not str:
+            raise invalid_type(path, "a string", value)
+        if not value and not empty:
+            raise ApiError(400, "Invalid '%s': the string is empty." % path,
+                           code="empty_string", param=path)
+        if max_chars is not None and len(value) > max_chars:
+            raise ApiError(400, "Invalid '%s': %d characters, at most %d are allowed."
+                           % (path, len(value), max_chars),
+                           code="string_above_max_length", param=path)
+    return check
+
+
+def check_enum(*allowed):
+    def check(value, path):
+        if value.__class__ is not str:
+            raise invalid_type(path, "one of " + ", ".join(allowed), value)
+        if value not in allowed:
+            raise invalid_value(path, "Invalid value for '%s': '%s'. Supported values are: %s."
+                                % (path, shown(value), ", ".join("'%s'" % x for x in allowed)))
+    return check
+
+
+def check_array(item=None, low=0, high=None):
+    def check(value, path):
+        if value.__class__ is not list:
+            raise invalid_type(path, "an array", value)
+        if len(value) < low:
+            raise ApiError(400, "Invalid '%s': the array is too short, at least %d is needed."
+                           % (path, low), code="empty_array", param=path)
+        if high is not None and len(value) > high:
+            raise ApiError(400, "Invalid '%s': %d elements, at most %d are allowed."
+                           % (path, len(value), high), code="array_above_max_length", param=path)
+        if item is not None:
+            for index, element in enumerate(value):
+                item(element, "%s[%d]" % (path, index))
+    return check
+
+
+def check_metadata(value, path):
+    """At most 16 pairs, keys of at most 64 and string values of at most 512 characters (S)."""
+    check_object(value, path)
+    if len(value) > 16:
+        raise ApiError(400, "Invalid '%s': %d pairs, at most 16 are allowed." % (path, len(value)),
+                       code="object_above_max_properties", param=path)
+    for key, text in value.items():
+        place = "%s.%s" % (path, shown(key))
+        if len(key) > 64:
+            raise ApiError(400, "Invalid '%s': a key has %d characters, at most 64 are allowed."
+                           % (path, len(key)), code="string_above_max_length", param=place)
+        if text.__class__ is not str:
+            raise invalid_type(place, "a string", text)
+        if len(text) > 512:
+            raise ApiError(400, "Invalid '%s': %d characters, at most 512 are allowed."
+                           % (place, len(text)), code="string_above_max_length", param=place)
+
+
+def check_fields(body, table):
+    """Run the table's checks over the fields that are present; null means not given.
+
+    Returns the names of the fields that the table does not know, in the body's order.
+    """
+    unknown = ()
+    for key, value in body.items():
+        if value is None:
+            continue
+        check = table.get(key)
+        if check is None:
+            unknown += (key,)
+        else:
+            check(value, key)
+    return unknown
+
+
+def check_stream_options(value, path):
+    check_object(value, path)
+    for key in ("include_usage", "include_obfuscation"):
+        if value.get(key) is not None:
+            check_boolean(value[key], "%s.%s" % (path, key))
+
+
+# The fields of every generation request in all APIs alike.
+SAMPLING_CHECKS = {
+    "temperature": check_number(0, 2),
+    "top_p": check_number(0, 1),
+    "presence_penalty": check_number(-2, 2),
+    "frequency_penalty": check_number(-2, 2),
+    "min_tokens": check_integer(0),
+    "ignore_eos": check_boolean,
+}
+
+def check_streaming(body):
+    """stream_options go with stream: true only (K)."""
+    if body.get("stream_options") is not None and not body.get("stream"):
+        raise ApiError(400, "The 'stream_options' parameter is only allowed when 'stream' is true.",
+                       param="stream_options")
+
+
+def check_min_tokens(body, limit):
+    """min_tokens, or 0. Raises ApiError when it is above the limit."""
+    least = body.get("min_tokens") or 0
+    if limit is not None and least > limit:
+        raise invalid_value("min_tokens", "Invalid 'min_tokens': %d is above the limit of %d tokens."
+                            % (least, limit))
+    return least
+
+
+def content_text(content, path="content"):
+    """The text of a message's content: a string, or the texts of a list of parts joined.
+
+    Parts without text (images, audio, files) give none; see content_parts_tokens.
+    """
+    if content.__class__ is str:
+        return content
+    if not content:
+        return ""
+    texts = []
+    for part in content:
+        if part.__class__ is str:
+            texts.append(part)
+            continue
+        text = part.get("text")
+        if text is None:
+            text = part.get("refusal")
+        if text.__class__ is str:
+            texts.append(text)
+    return "".join(texts)
+
+
+# Tokens that a message costs beside its text: role and separators, as published for the chat
+# models; and the opening of the answer, once a request. Both APIs count alike.
+MESSAGE_TOKENS = 4
+ANSWER_TOKENS = 3
+MEDIA_TOKENS = 85                   # a part that is no text: the low-detail price of an image
+
+
+# ---- ids --------------------------------------------------------------------------------------
+
+class Ids:
+    """Where every id comes from.
+
+    A tail is 32 hex digits. An item's id is prefix + its response's tail + its number, so the
+    store finds an item's response without an index. fixed: ids count up from 1 and `created`
+    stands still, for tests that compare bytes.
+    """
+
+    def __init__(self, fixed=False, wall=time.time):
+        self._fixed = itertools.count(1) if fixed else None
+        self._ready = []
+        self._wall = wall
+
+    def tail(self):
+        if self._fixed is not None:
+            return "%032x" % next(self._fixed)
+        try:
+            return self._ready.pop()            # list.pop and extend are atomic: no lock
+        except IndexError:
+            block = os.urandom(16 * 256).hex()  # 0.16 us an id; 0.46 with a urandom call each
+            self._ready.extend([block[i:i + 32] for i in range(0, len(block), 32)])
+            return self._ready.pop()
+
+    def created(self):
+        return FIXED_CREATED if self._fixed is not None else int(self._wall())
+
+
+ID_TAIL_CHARS = 32
+
+
+def item_id(prefix, tail, number):
+    """The id of a response's item; number counts within the response, from 0."""
+    return "%s%s%02x" % (prefix, tail, number)
+
+
+# ---- SSE framing ------------------------------------------------------------------------------
+
+# Ready chunk-size lines for frames of up to 1,023 bytes; a bigger one is formatted.
+SIZE_LINES = [b"%x\r\n" % n for n in range(1024)]
+LAST_CHUNK = b"0\r\n\r\n"
+SSE_DONE = b"data: [DONE]\n\n"
+SSE_HEARTBEAT = b": keep-alive\n\n"
+
+
+def chunked_bytes(data):
+    """data as one chunk of HTTP/1.1's chunked coding."""
+    size = len(data)
+    line = SIZE_LINES[size] if size < 1024 else b"%x\r\n" % size
+    return b"".join((line, data, b"\r\n"))
+
+
+def unframed_bytes(data):
+    """The framer for HTTP/1.0 clients and for tests: bare frames."""
+    return data
+
+
+# ---- pages ------------------------------------------------------------------------------------
+
+_LIST_LIMIT = check_integer(1, 100)
+
+
+def parse_page_query(query, default_order):
+    """(limit, order, after) of a list call. query: {name: [str]}.
+
+    Raises ApiError 400 for a limit outside 1..100 or an order other than asc and desc.
+    """
+    limit = 20
+    text = (query.get("limit") or [None])[-1]
+    if text is not None:
+        try:
+            limit = int(text)
+        except ValueError:
+            raise ApiError(400, "Invalid type for 'limit': expected an integer, but got '%s'."
+                           % shown(text), code="invalid_type", param="limit")
+        _LIST_LIMIT(limit, "limit")
+    order = (query.get("order") or [default_order])[-1]
+    check_enum("asc", "desc")(order, "order")
+    return limit, order, (query.get("after") or [None])[-1]
+
+
+def build_page(items, limit, after):
+    """One page of a list of items that is already in the order asked for.
+
+    items: iterable of dicts with an "id"; only as many are taken as the page needs.
+    Returns {"object":"list","data","first_id","last_id","has_more"}.
+    Raises ApiError 400 when `after` names no item.
+    """
+    items = iter(items)
+    if after is not None and not any(item["id"] == after for item in items):
+        raise invalid_value("after", "Invalid 'after': no item with the id '%s' in this list."
+                            % shown(after))
+    data = list(itertools.islice(items, limit))
+    return {"object": "list", "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": next(items, None) is not None}
+
+
+# ---- the host ---------------------------------------------------------------------------------
+
+class Clock:
+    """Where time comes from; tests put their own in its place."""
+
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+
+
+class Host:
+    """What an API mixin may use. The handler supplies all of it.
+
+    Set before the first request and never rebound:
+        settings   Settings
+        clock      Clock
+        ids        Ids
+        store      state.contract.Store
+        backend    backends.contract.Backend
+        tokenizer  tokenizer.Tokenizer
+        metrics    observe.metrics.Metrics
+        log_exception()  called inside an except block: the traceback goes to the log
+    Of the one request that the handler object lives for:
+        body_bytes  the whole body; query {name: [str]}; headers {lower-case name: str}
+        received_s  monotonic time at which the request was fully read
+        breathe     None, or what long work on a worker calls now and then
+        chunked     whether a streamed answer is framed in chunks
+    Methods that answer, one of them exactly once a request; each takes an optional
+    `headers`, a list of (name, value):
+        send_json(status, value)   value: JSON-able, or bytes that are JSON already
+        send_completion(completion, streamed)   a runs.Completion, streamed or as one object
+    """
+
+    settings = clock = ids = store = backend = tokenizer = metrics = None
+    body_bytes = b""
+    query = {}
+    headers = {}
+    received_s = 0.0
+    breathe = None
+    chunked = True
+
+    def log_exception(self):
+        raise NotImplementedError
+
+    def send_json(self, status, value, headers=()):
+        raise NotImplementedError
+
+    def send_completion(self, completion, streamed, headers=()):
+        raise NotImplementedError

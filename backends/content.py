@@ -1,0 +1,124 @@
+"""What is said: prose that reads like text and whose tokens are known before it is spoken.
+
+In: a digest to draw from and a number of tokens. Out: the pieces, one per token, each with its
+JSON escape. Every word is lower-case ASCII of at most eight letters with a space before it, which
+is one token for the built-in tokenizer, so counting the text again gives the number of pieces.
+"""
+from hashlib import shake_128
+
+# A sentence is opening + subject + verb + object + closing. A phrase of each table is drawn with
+# one byte, so a table has a power of two of them.
+_PROSE_OPENINGS = (
+    "In the morning,", "After the storm,", "Near the old pier,", "By late autumn,",
+    "Without a sound,", "On most days,", "Long before noon,", "For many years,",
+    "At the edge of town,", "With some patience,", "In plain words,", "As a rule,",
+    "Between two tides,", "Under a pale sky,", "Once in a while,", "From the tower,",
+    "", "", "", "", "", "", "", "", "", "", "", "", "", "", "", "")
+_PROSE_SUBJECTS = (
+    "the harbour", "a patient keeper", "the quiet engine", "our small crew", "the north wind",
+    "a careful reader", "the last train", "every good map", "the river", "an honest clock",
+    "the old library", "a second signal", "the open field", "one bright lamp", "the new bridge",
+    "a steady hand", "the market square", "the night shift", "a narrow path", "the first draft",
+    "the long valley", "a simple plan", "the garden wall", "the whole village", "a passing cloud",
+    "the water mill", "the young pilot", "a broken compass", "the stone stair", "the winter sea",
+    "a slow melody", "the city")
+_PROSE_VERBS = (
+    "keeps", "carries", "follows", "answers", "measures", "repeats", "holds", "recalls",
+    "crosses", "guards", "shapes", "finds", "counts", "returns", "explains", "gathers",
+    "quietly keeps", "often follows", "slowly turns", "always finds", "rarely loses",
+    "gladly shares", "still carries", "never forgets", "calmly reads", "soon reaches",
+    "partly hides", "now and then lifts", "at last opens", "again checks", "simply names",
+    "in turn feeds")
+_PROSE_OBJECTS = (
+    "a record of the passing ships", "the weight of the day", "every sign of rain",
+    "the light along the shore", "a list of small repairs", "the sound of the bells",
+    "the far side of the hill", "a letter from the coast", "the shape of the road",
+    "a handful of numbers", "the story of the island", "the tools in the shed",
+    "a corner of the map", "the price of salt and bread", "the names on the wall",
+    "a basket of apples", "the rest of the journey", "the colour of the evening",
+    "a quarter of the harvest", "the answer to the question", "the edge of the forest",
+    "a promise made in spring", "the lines between the stars", "the warmth of the kitchen",
+    "a window over the square", "the pattern of the waves", "the keys to the gate",
+    "a page of plain notes", "the distance to the city", "the meaning of the signal",
+    "a moment of silence", "the work of many hands")
+_PROSE_CLOSINGS = (
+    "before the rain returns.", "and nobody minds.", "as it always did.", "until the lamps go out.",
+    "while the kettle sings.", "and the day moves on.", "with great care.", "for a little while.",
+    "when the fog lifts.", "because it must.", "and then rests.", "so that others can follow.",
+    ".", ".", ".", ".")
+
+# (table, index in bytes of a sentence's draw): five bytes a sentence, one a table
+_PROSE_TABLES = (_PROSE_OPENINGS, _PROSE_SUBJECTS, _PROSE_VERBS, _PROSE_OBJECTS, _PROSE_CLOSINGS)
+_PROSE_LEAST_TOKENS = 8             # no sentence is shorter: a, b, verb, c d e f, full stop
+
+
+def _prose_pieces(phrase):
+    """ " the old pier," -> [" the", " old", " pier", ","]: one piece per token."""
+    pieces = []
+    for word in phrase.split():
+        bare = word.rstrip(".,")
+        if bare:
+            pieces.append(" " + bare)
+        if word != bare:
+            pieces.append(word[len(bare):])
+    return pieces
+
+
+class _ProsePhrase:
+    """A phrase's pieces and escapes, ready to be laid behind each other."""
+
+    __slots__ = ("pieces", "escapes", "upper_piece", "upper_escape")
+
+    def __init__(self, phrase):
+        self.pieces = _prose_pieces(phrase)
+        self.escapes = [piece.encode("ascii") for piece in self.pieces]
+        first = self.pieces[0] if self.pieces else ""
+        self.upper_piece = first[:1] + first[1:2].upper() + first[2:]
+        self.upper_escape = self.upper_piece.encode("ascii")
+
+
+class Prose:
+    """Endless plain English, the same for the same digest. Any thread may call it."""
+
+    def __init__(self):
+        self._tables = [[_ProsePhrase(phrase) for phrase in table] for table in _PROSE_TABLES]
+        self._masks = [len(table) - 1 for table in self._tables]
+
+    def pieces(self, digest, count, whole):
+        """`count` tokens drawn with `digest`.
+
+        whole: the text ends by itself, so its last token is a full stop where one can stand.
+        Returns (pieces, escapes): two new lists of `count` str and bytes.
+        """
+        draw = shake_128(digest).digest(5 * (count // _PROSE_LEAST_TOKENS + 1))
+        pieces, escapes = [], []
+        openings, subjects, verbs, objects, closings = self._tables
+        mask0, mask1, mask2, mask3, mask4 = self._masks
+        at = 0
+        while len(pieces) < count:
+            opening = openings[draw[at] & mask0]
+            subject = subjects[draw[at + 1] & mask1]
+            start = len(pieces)
+            if opening.pieces:
+                head = opening
+                pieces += opening.pieces
+                escapes += opening.escapes
+            else:
+                head = subject
+            pieces += subject.pieces
+            escapes += subject.escapes
+            pieces[start] = head.upper_piece
+            escapes[start] = head.upper_escape
+            for phrase in (verbs[draw[at + 2] & mask2], objects[draw[at + 3] & mask3],
+                           closings[draw[at + 4] & mask4]):
+                pieces += phrase.pieces
+                escapes += phrase.escapes
+            at += 5
+        del pieces[count:], escapes[count:]
+        if pieces:
+            pieces[0] = pieces[0].lstrip()
+            escapes[0] = escapes[0].lstrip()
+        # two marks in a row would be one token, so the full stop needs a word before it
+        if whole and count > 1 and pieces[-2][-1].isalpha():
+            pieces[-1], escapes[-1] = ".", b"."
+        return pieces, escapes

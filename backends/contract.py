@@ -1,0 +1,222 @@
+"""The language between the APIs and whatever answers: requests in, timed deltas out.
+
+A backend knows nothing of chat or Responses; an assembler knows nothing of models or clocks.
+Every delta is a value without identity and has `choice`: which of n answers it belongs to.
+"""
+import threading
+from collections import namedtuple
+
+
+# ---- deltas -----------------------------------------------------------------------------------
+
+class TextDelta(namedtuple("TextDelta", "text logprobs choice", defaults=(None, 0))):
+    """A piece of the answer's text. logprobs: list of TokenLogprob dicts or None."""
+    __slots__ = ()
+
+
+class TextRun(namedtuple("TextRun", "pieces escapes dues choice", defaults=(0,))):
+    """Many TextDeltas of one choice at once: the fast way to say a whole planned text.
+
+    pieces: list of str. escapes: list of bytes, each piece as it stands inside a JSON string.
+    dues: sequence of at least as many floats, seconds, non-decreasing, as in generate().
+    """
+    __slots__ = ()
+
+
+class ReasoningDelta(namedtuple("ReasoningDelta", "text kind choice", defaults=("summary", 0))):
+    """A piece of reasoning. kind: "summary" or "raw"."""
+    __slots__ = ()
+
+
+class RefusalDelta(namedtuple("RefusalDelta", "text choice", defaults=(0,))):
+    """A piece of a refusal, which stands in place of text."""
+    __slots__ = ()
+
+
+class ToolCallDelta(namedtuple("ToolCallDelta", "index arguments call_id name kind choice",
+                               defaults=("", None, None, "function", 0))):
+    """A piece of a tool call's arguments (function) or input (custom).
+
+    index: which call of the choice. call_id and name: in the call's first piece only.
+    kind: "function" or "custom".
+    """
+    __slots__ = ()
+
+
+class ItemStart(namedtuple("ItemStart", "kind fields choice", defaults=({}, 0))):
+    """Any other output item begins: a built-in tool's, or a second message.
+
+    kind: the item's type, e.g. "web_search_call". fields: dict that the item starts with.
+    """
+    __slots__ = ()
+
+
+class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=({}, 0))):
+    """Something happens to the item that began last. phase: the event's last word,
+    e.g. "searching". fields: what the event carries beside the item's place."""
+    __slots__ = ()
+
+
+class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
+    """The item that began last is complete. fields: dict laid over its first fields."""
+    __slots__ = ()
+
+
+class Finish(namedtuple("Finish", "reason choice", defaults=("stop", 0))):
+    """A choice ends. reason: stop, length, tool_calls or content_filter."""
+    __slots__ = ()
+
+
+class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens",
+                       defaults=(0, 0))):
+    """Token counts, once a request, over all its choices. choice is always 0."""
+    __slots__ = ()
+    choice = 0
+
+
+class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
+    """Generation broke after it began. error: an ApiError."""
+    __slots__ = ()
+
+
+# ---- requests ---------------------------------------------------------------------------------
+
+class History:
+    """What the model is to read, without rendering it before somebody asks.
+
+    tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
+    ids. last_user_text: str. messages(): list of chat messages {"role","content",...}.
+    """
+
+    __slots__ = ("tokens", "prefix_hash", "last_user_text", "_messages")
+
+    def __init__(self, tokens, prefix_hash, last_user_text, messages):
+        self.tokens = tokens
+        self.prefix_hash = prefix_hash
+        self.last_user_text = last_user_text
+        self._messages = messages
+
+    def messages(self):
+        """Walks the chain and parses what is stored: only for who needs the words."""
+        return self._messages()
+
+
+class GenerationRequest:
+    """One request in words that fit every API. All fields have a neutral default.
+
+    model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
+    n int; stop list of str; seed int or None; logprobs None or the number of alternatives;
+    tools, tool_choice, output_format: as the request gave them, chat-shaped; parallel_tools
+    bool; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
+    list of (event k, action), carried out by the player; ignored_fields: names that the request
+    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
+    "responses"; breathe: see Host.
+    """
+
+    __slots__ = ("model", "history", "max_tokens", "min_tokens", "ignore_eos", "n", "stop", "seed",
+                 "logprobs", "tools", "tool_choice", "output_format", "parallel_tools",
+                 "reasoning_effort", "sampling", "wire_faults", "ignored_fields", "raw",
+                 "endpoint", "breathe")
+
+    def __init__(self, model, history, max_tokens=None, min_tokens=0, ignore_eos=False, n=1,
+                 stop=(), seed=None, logprobs=None, tools=(), tool_choice=None,
+                 output_format=None, parallel_tools=True, reasoning_effort=None, sampling=None,
+                 wire_faults=(), ignored_fields=(), raw=None, endpoint="chat", breathe=None):
+        self.model = model
+        self.history = history
+        self.max_tokens = max_tokens
+        self.min_tokens = min_tokens
+        self.ignore_eos = ignore_eos
+        self.n = n
+        self.stop = stop
+        self.seed = seed
+        self.logprobs = logprobs
+        self.tools = tools
+        self.tool_choice = tool_choice
+        self.output_format = output_format
+        self.parallel_tools = parallel_tools
+        self.reasoning_effort = reasoning_effort
+        self.sampling = sampling
+        self.wire_faults = wire_faults
+        self.ignored_fields = ignored_fields
+        self.raw = raw
+        self.endpoint = endpoint
+        self.breathe = breathe
+
+
+class Cancel:
+    """How a generation learns that nobody wants it any more. Thread-safe; set once.
+
+    A request that is never waited for costs no lock: the event is made when first needed.
+    """
+
+    __slots__ = ("_set", "_lock", "_event", "_callbacks")
+
+    def __init__(self):
+        self._set = False
+        self._lock = threading.Lock()   # guards _event and _callbacks against set()
+        self._event = None
+        self._callbacks = None
+
+    def is_set(self):
+        return self._set
+
+    def wait(self, seconds):
+        """Sleep up to `seconds` (None: for ever); True as soon as it is cancelled."""
+        with self._lock:
+            if self._set:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(seconds)
+
+    def on_cancel(self, callback):
+        """Call back, once, when it is cancelled; at once if it was. Never on the pacer."""
+        with self._lock:
+            if not self._set:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def has_callbacks(self):
+        """Whether set() has more to do than to raise a flag; see runs.Completion.abandon."""
+        return bool(self._callbacks)
+
+    def set(self):
+        with self._lock:
+            if self._set:
+                return
+            self._set = True
+            event, callbacks = self._event, self._callbacks
+            self._callbacks = None
+        if event is not None:
+            event.set()
+        for callback in callbacks or ():
+            callback()
+
+
+class Backend:
+    """What answers. Subclass it, override generate(), and the server serves all APIs from it.
+
+    blocking: True unless generate() and iterating over what it returns never wait for anything;
+    a blocking backend runs on a worker thread, so that a user's code never stops the clock.
+    """
+
+    blocking = True
+
+    def generate(self, request, cancel):
+        """Answer one GenerationRequest.
+
+        Returns an iterable of (due_s, delta). due_s counts in seconds from the moment the
+        request was fully read; it is absolute and never decreases, so that a late token does
+        not shift the next one; None means now. cancel: a Cancel.
+        Ends with one Finish per choice and one Usage, or with a Failure.
+        Raises ApiError for a request that it refuses; any other exception is a 500.
+        """
+        raise NotImplementedError
+
+    def close(self):
+        """The server stops: let go of files and connections."""

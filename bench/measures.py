@@ -1,0 +1,251 @@
+"""The tests: each starts the target as it needs it, puts a load on it and gives back figures.
+
+A test is `f(target, options, record)`; `record(name, value)` keeps one figure under a key of report.METRICS, None
+where the platform cannot tell. `options` is what parse_options of `__main__` or the guard's profile holds.
+"""
+
+import json
+import time
+from functools import partial
+
+from bench.process import Client, run_load
+
+PROMPT = "Say something about the sea."
+CONNECTIONS = 32  # of the plain and the unpaced tests
+PLAIN_TOKENS = 16
+STREAM_TOKENS = 128  # of the unpaced test
+BUSY_CONNECTIONS = 8  # of the neighbours in the mixed test
+HISTORY_BYTES = 2 * 1024 * 1024
+SETTLE_S = 0.4  # after the start, before idle memory is read
+WARM_RESPONSES = 12000  # over the default bound of 10,000 stored responses: from there on memory must stay flat
+
+
+def build_body(kind, tokens, stream=False):
+    """(path, JSON text) of the one request all tests share."""
+    if kind == "responses":
+        path, body = "/v1/responses", {"model": "mock-model", "max_output_tokens": tokens, "input": PROMPT}
+    else:
+        messages = [{"role": "user", "content": PROMPT}]
+        path, body = "/v1/chat/completions", {"model": "mock-model", "max_tokens": tokens, "messages": messages}
+    if stream:
+        body["stream"] = True
+    return path, json.dumps(body, separators=(",", ":"))
+
+
+def build_history(size_bytes):
+    """The JSON text of a chat whose messages make so many bytes: turns of 4 KB."""
+    turn = "The sea was calm and the wind came from the south. " * 80
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": turn} for i in range(size_bytes // (len(turn) + 40) | 1)]
+    body = {"model": "mock-model", "max_tokens": 1, "messages": messages}  # 1: the answer comes after the TTFT
+    return json.dumps(body, separators=(",", ":"))
+
+
+def plain_load(kind, options, **more):
+    """A load of plain requests at zero latency."""
+    path, body = build_body(kind, PLAIN_TOKENS)
+    load = {"mode": "plain", "kind": kind, "path": path, "body": body, "conns": CONNECTIONS}
+    return dict(load, secs=options.secs, warmup_s=options.warmup_s, **more)
+
+
+def paced_load(kind, options, streams):
+    """A load of paced streams, their starts spread over the length of one, so that phases are even."""
+    path, body = build_body(kind, options.output_tokens, stream=True)
+    length_s = (options.ttft_ms + (options.output_tokens - 1) * options.itl_ms) / 1e3
+    return {
+        "mode": "stream",
+        "kind": kind,
+        "path": path,
+        "body": body,
+        "conns": streams,
+        "secs": options.paced_secs,
+        "warmup_s": length_s + 0.4,
+        "spread_s": length_s,
+        "ttft_ms": options.ttft_ms,
+        "itl_ms": options.itl_ms,
+    }
+
+
+def start_paced(target, options):
+    """A server with the latency that the options ask for."""
+    return target.start(options.ttft_ms, options.itl_ms, options.output_tokens)
+
+
+def per_million(result):
+    """Server CPU seconds per million tokens, None where unknown."""
+    if result["server_cpu_s"] is None or not result["tokens_all"]:
+        return None
+    return result["server_cpu_s"] / result["tokens_all"] * 1e6
+
+
+def megabytes(size):
+    """Bytes as MB, None as None."""
+    return None if size is None else size / 1e6
+
+
+def note_client(result, record):
+    """What every load tells: errors, and how far the client and the machine can be trusted."""
+    record("errors", result["errors"])
+    record("client_cores", result["client_cores"])
+    record("other_cores", result["other_cores"])
+
+
+def test_cold(target, options, record):
+    """Cold start to the first 200 on /health, and idle memory."""
+    for _ in range(options.cold_starts):
+        with target.start(0, 0, PLAIN_TOKENS) as server:
+            record("cold_s", server.cold_s)
+            time.sleep(SETTLE_S)
+            record("idle_rss_mb", megabytes(server.usage()[1]))
+
+
+def test_rps(target, options, record):
+    """Plain requests per second."""
+    with target.start(0, 0, PLAIN_TOKENS) as server:
+        for kind in options.kinds:
+            result = run_load(server, plain_load(kind, options))
+            record(kind + ".rps", result["rps"])
+            record(kind + ".rps_p50_ms", result["latency_ms"]["p50"])
+            record(kind + ".rps_p99_ms", result["latency_ms"]["p99"])
+            note_client(result, record)
+
+
+def test_stream(target, options, record):
+    """Tokens per second of streams without pacing."""
+    with target.start(0, 0, STREAM_TOKENS) as server:
+        for kind in options.kinds:
+            path, body = build_body(kind, STREAM_TOKENS, stream=True)
+            load = {"mode": "stream", "kind": kind, "path": path, "body": body, "conns": CONNECTIONS}
+            result = run_load(server, dict(load, secs=options.secs, warmup_s=options.warmup_s))
+            record(kind + ".tokens_s", result["tokens_s"])
+            record(kind + ".cpu_per_1m_unpaced", per_million(result))
+            note_client(result, record)
+
+
+def test_paced(target, options, record):
+    """Paced streams: how well time is kept, and at what price."""
+    for kind in options.kinds:
+        for streams in options.n:
+            with start_paced(target, options) as server:
+                result = run_load(server, paced_load(kind, options, streams))
+            name = "%s.n%d." % (kind, streams)
+            record(name + "err_mean_ms", result["gap_abs_err_ms"]["mean"])
+            record(name + "err_p99_ms", result["gap_abs_err_ms"]["p99"])
+            record(name + "err_p99_share", result["gap_abs_err_ms"]["p99"] / options.itl_ms)
+            record(name + "ttft_p50_ms", result["ttft_ms"]["p50"])
+            record(name + "ttft_p99_ms", result["ttft_ms"]["p99"])
+            record(name + "efficiency", result["efficiency"])
+            record(name + "cpu_per_1m", per_million(result))
+            record(name + "rss_mb", megabytes(result["rss_bytes"]))
+            record(name + "client_lag_p99_ms", result["lag_ms"]["p99"])
+            note_client(result, record)
+
+
+def neighbours(options, streams_s):
+    """The loads that the mixed test puts beside its streams: {name: load}."""
+    common = {"secs": streams_s, "warmup_s": 0.3, "nice": 5}  # its client gives way to the one that takes the times
+    path, good = build_body("chat", PLAIN_TOKENS)
+    refused = json.dumps({"model": "mock-model", "messages": "a string"}, separators=(",", ":"))
+    history = build_history(HISTORY_BYTES)
+    return {
+        "models": dict(common, method="GET", path="/v1/models", body="", conns=BUSY_CONNECTIONS),
+        "refused": dict(common, path=path, body=refused, conns=BUSY_CONNECTIONS, expect_status=400),
+        "history": dict(common, path=path, body=history, conns=2, stall_s=30.0),
+    }
+
+
+def test_mixed(target, options, record):
+    """100 paced streams beside busy neighbours: what either does to the other."""
+    kind = options.kinds[0]
+    load = paced_load(kind, options, options.mixed_n)
+    streams_s = load["warmup_s"] + load["secs"]
+    with start_paced(target, options) as server:
+        for name, neighbour in neighbours(options, streams_s - 0.3).items():
+            if name not in options.neighbours:
+                continue
+            alone = None
+            if name == "models":
+                alone = run_load(server, dict(neighbour, secs=options.secs))["rps"]
+                record("mixed.models.rps_alone", alone)
+            with Client(dict(neighbour, port=server.port)) as busy:
+                result = run_load(server, load)
+                beside = busy.result()
+            record("mixed.%s.err_mean_ms" % name, result["gap_abs_err_ms"]["mean"])
+            record("mixed.%s.err_p99_ms" % name, result["gap_abs_err_ms"]["p99"])
+            record("mixed.%s.ttft_p99_ms" % name, result["ttft_ms"]["p99"])
+            record("mixed.%s.err_p99_share" % name, result["gap_abs_err_ms"]["p99"] / options.itl_ms)
+            record("mixed.%s.efficiency" % name, result["efficiency"])
+            record("mixed.%s.%s" % (name, "posts_s" if name == "history" else "rps"), beside["rps"])
+            if alone:
+                record("mixed.models.rps_kept", beside["rps"] / alone)
+            record("errors", result["errors"] + beside["errors"])
+            record("client_cores", result["client_cores"])
+
+
+def test_memory(target, options, record):
+    """Growth of memory over plain requests, once the bound of stored responses is reached."""
+    with target.start(0, 0, PLAIN_TOKENS) as server:
+        for kind in options.kinds:
+            load = plain_load(kind, options)
+            load.update(secs=60.0, warmup_s=0.0, conns=8)
+            before = run_load(server, dict(load, max_requests=WARM_RESPONSES))["rss_bytes"]
+            result = run_load(server, dict(load, max_requests=options.memory_requests))
+            if before is not None:
+                record(kind + ".growth_bytes", (result["rss_bytes"] - before) / options.memory_requests)
+                record(kind + ".growth_share", result["rss_bytes"] / before)
+            note_client(result, record)
+
+
+def test_idle(target, options, record):
+    """Many idle keep-alive connections: memory and CPU while nothing happens, and whether all still answer."""
+    with target.start(0, 0, PLAIN_TOKENS) as server:
+        before = server.usage()[1]
+        with Client({"mode": "idle", "conns": options.idle, "port": server.port}) as client:
+            client.wait_ready()
+            cpu, rss = server.usage()
+            time.sleep(options.idle_secs)
+            cpu_after = server.usage()[0]
+            result = client.result()
+    record("idle.open", result["open"])
+    record("idle.alive", result["alive"])
+    record("errors", result["open"] - result["alive"] + result["refused"])
+    if before is not None and result["open"]:
+        record("idle.bytes_per_connection", (rss - before) / result["open"])
+        record("idle.rss_mb", megabytes(rss))
+        record("idle.rss_share", rss / before)
+        record("idle.cores", (cpu_after - cpu) / options.idle_secs)
+
+
+TESTS = {
+    "cold": test_cold,
+    "rps": test_rps,
+    "stream": test_stream,
+    "paced": test_paced,
+    "mixed": test_mixed,
+    "memory": test_memory,
+    "idle": test_idle,
+}
+PACED_TESTS = ("paced", "mixed")  # the others want a server without latency
+
+
+def _keep(figures, name, value):
+    figures.setdefault(name, []).append(value)
+
+
+def run_tests(targets, options, say):
+    """Run the tests, repetition by repetition, the targets in turn inside each test.
+
+    Returns {label: {metric: [value per measurement]}}; a test that fails is told through `say` and counts one error.
+    """
+    figures = {target.label: {} for target in targets}
+    for repetition in range(options.reps):
+        for test in options.tests:
+            for target in targets:
+                say("%d/%d %-6s %s" % (repetition + 1, options.reps, test, target.label))
+                record = partial(_keep, figures[target.label])
+                try:
+                    TESTS[test](target, options, record)
+                except RuntimeError as error:
+                    say("  failed: %s" % error)
+                    record("errors", 1)
+    return figures

@@ -1,0 +1,322 @@
+"""Input items of the Responses API: checked, counted, hashed, and put into the form that is stored.
+
+In: the request's `input`. Out: a ReadInput. A simulated turn needs only counts and a hash, so the
+stored form is built when the response is kept and chat messages when a backend asks for them.
+"""
+import json
+from hashlib import blake2b
+
+from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_object,
+                        check_string, content_text, dump_json, escape_json, invalid_type,
+                        invalid_value, item_id, missing_parameter, shown)
+
+MAX_INPUT_CHARS = 10485760          # api-reference 8.1
+_ITEM_ROLES = ("user", "assistant", "system", "developer")
+_USER_PARTS = ("input_text", "input_image", "input_file", "input_audio")
+_ASSISTANT_PARTS = ("output_text", "refusal")
+
+# What a built-in tool or an earlier answer leaves in a history: accepted, counted as text, stored.
+_OPAQUE_ITEMS = frozenset((
+    "reasoning", "compaction", "web_search_call", "file_search_call", "computer_call",
+    "code_interpreter_call", "image_generation_call", "local_shell_call", "shell_call",
+    "apply_patch_call", "mcp_call", "mcp_list_tools", "mcp_approval_request",
+    "mcp_approval_response", "tool_search_call", "tool_search_output", "additional_tools"))
+_CALL_ITEMS = {"function_call": "arguments", "custom_tool_call": "input"}
+# Outputs and the calls they answer; the calls of the last three are items of built-in tools.
+_OUTPUT_ITEMS = frozenset(("function_call_output", "custom_tool_call_output", "computer_call_output",
+                           "local_shell_call_output", "shell_call_output", "apply_patch_call_output"))
+_INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
+                   "function_call_output": "fco_", "custom_tool_call": "ctc_",
+                   "custom_tool_call_output": "ctco_", "compaction": "cmp_"}
+
+
+class ReadInput:
+    """A turn's input. items: list of dicts with references resolved, or one str. count: of items.
+
+    tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
+    prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
+    """
+
+    __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
+                 "foreign_ids")
+
+    def stored(self, tail):
+        """The items as they are kept and listed: a JSON array, every item with id and status."""
+        if self.items.__class__ is str:
+            return (b'[{"type":"message","id":"%s","status":"completed","role":"user","content":'
+                    b'[{"type":"input_text","text":"%s"}]}]' % (
+                        item_id("msg_", tail, 0).encode("ascii"), escape_json(self.items)))
+        return dump_json([_stored_item(item, tail, number)
+                          for number, item in enumerate(self.items)])
+
+    def plain_items(self):
+        """The items as a list of dicts, ids or not."""
+        if self.items.__class__ is str:
+            return [{"type": "message", "role": "user", "content": self.items}]
+        return self.items
+
+
+def _item_type(item):
+    """The type of an item that may leave it out (api-reference 9.2)."""
+    kind = item.get("type")
+    if kind is None:
+        if "role" in item:
+            return "message"
+        if "id" in item:
+            return "item_reference"
+    return kind
+
+
+def _stored_item(item, tail, number):
+    kind = _item_type(item)
+    stored = {"type": kind}
+    stored["id"] = item.get("id") or item_id(_INPUT_PREFIXES.get(kind, "it_"), tail, number)
+    if kind == "message":
+        stored["status"] = item.get("status") or "completed"
+        stored["role"] = item["role"]
+        stored["content"] = _stored_content(item["role"], item.get("content"))
+        if item.get("phase") is not None:
+            stored["phase"] = item["phase"]
+        return stored
+    if kind != "reasoning" and kind != "compaction" and not kind.startswith("mcp_"):
+        stored["status"] = item.get("status") or "completed"
+    for key, value in item.items():
+        if value is not None:
+            stored[key] = value
+    return stored
+
+
+def _stored_content(role, content):
+    assistant = role == "assistant"
+    if content.__class__ is str:
+        if assistant:
+            return [{"type": "output_text", "text": content, "annotations": [], "logprobs": []}]
+        return [{"type": "input_text", "text": content}]
+    parts = []
+    for part in content:
+        kind = part.get("type")
+        if kind == "output_text":
+            part = dict(part, annotations=part.get("annotations") or [],
+                        logprobs=part.get("logprobs") or [])
+        elif kind == "input_image":
+            part = dict(part, detail=part.get("detail") or "auto")
+        parts.append(part)
+    return parts
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+_check_item_text = check_string()
+
+
+def _check_message(item, path):
+    """Raises ApiError for a message that is none; returns its text and its parts without text."""
+    role = item.get("role")
+    check_enum(*_ITEM_ROLES)(role, path + ".role")
+    content = item.get("content")
+    if content.__class__ is str:
+        return content, 0
+    if content is None:
+        raise missing_parameter(path + ".content")
+    if content.__class__ is not list:
+        raise invalid_type(path + ".content", "a string or an array of parts", content)
+    allowed = _ASSISTANT_PARTS if role == "assistant" else _USER_PARTS
+    media = 0
+    for index, part in enumerate(content):
+        place = "%s.content[%d]" % (path, index)
+        check_object(part, place)
+        kind = part.get("type")
+        if kind not in allowed:
+            raise invalid_value(place + ".type", "Invalid value for '%s.type': '%s'. Parts of a '%s' "
+                                "message are: %s." % (place, shown(kind), role, ", ".join(
+                                    "'%s'" % name for name in allowed)))
+        if kind in ("input_text", "output_text"):
+            if part.get("text") is None:
+                raise missing_parameter(place + ".text")
+            _check_item_text(part["text"], place + ".text")
+        elif kind == "refusal":
+            _check_item_text(part.get("refusal"), place + ".refusal")
+        else:
+            media += 1
+    return content_text(content), media
+
+
+def _check_output(item, kind, path):
+    """Raises ApiError for a tool output that is none; returns its text."""
+    output = item.get("output")
+    if output is None:
+        raise missing_parameter(path + ".output")
+    if output.__class__ is str:
+        return output
+    if output.__class__ is list:
+        check_array(check_object)(output, path + ".output")
+        return content_text(output)
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        raise invalid_type(path + ".output", "a string or an array of parts", output)
+    return _opaque_text(output)
+
+
+def _opaque_text(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _call_in_chain(parent, call_id):
+    """Whether any call of the context has this id: the slow look, for an answer given twice."""
+    for node in parent.chain() if parent is not None else ():
+        for item in node.output_items() + node.input_items():
+            if item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS:
+                return True
+    return False
+
+
+def read_input(value, parent, store, tokenizer, breathe=None):
+    """A request's `input` (str, list or None) behind a parent Node or None, as ReadInput.
+
+    Raises ApiError: 400 naming the item and field, 404 for a reference to what is not stored.
+    """
+    read = ReadInput()
+    digest = blake2b(parent.prefix_hash if parent is not None else b"", digest_size=16)
+    read.open_calls = parent.open_calls if parent is not None else frozenset()
+    read.foreign_ids = ()
+    read.last_user_text = None
+    if value.__class__ is str:
+        if len(value) > MAX_INPUT_CHARS:
+            raise ApiError(400, "Invalid 'input': %d characters, at most %d are allowed."
+                           % (len(value), MAX_INPUT_CHARS), code="string_above_max_length",
+                           param="input")
+        read.items = read.last_user_text = value
+        read.count = 1
+        read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
+        digest.update(("user\0%s\0" % value).encode("utf-8", "surrogatepass"))
+        read.prefix_hash = digest.digest()
+        return read
+    items, tokens = [], 0
+    open_calls, answered = set(read.open_calls), set()
+    foreign = []
+    for index, item in enumerate(value or ()):
+        path = "input[%d]" % index
+        if item.__class__ is not dict:
+            raise invalid_type(path, "an object", item)
+        kind = _item_type(item)
+        if kind == "item_reference":
+            item, kind = _resolve_reference(item, store, path)
+        elif item.get("id").__class__ is str:
+            foreign.append(item["id"])
+        if kind == "message":
+            text, media = _check_message(item, path)
+            tokens += MEDIA_TOKENS * media
+            role = item["role"]
+            if role == "user":
+                read.last_user_text = text
+        elif kind in _CALL_ITEMS:
+            role = "call"
+            text = _read_call(item, kind, path)
+            open_calls.add(item["call_id"])
+        elif kind in _OUTPUT_ITEMS:
+            role = "output"
+            text = _check_output(item, kind, path)
+            call_id = item.get("call_id")
+            if call_id is not None:         # Codex sends one without: it answers no call
+                check_string(empty=False)(call_id, path + ".call_id")
+                if call_id in open_calls:
+                    open_calls.discard(call_id)
+                    answered.add(call_id)
+                elif kind in ("function_call_output", "custom_tool_call_output") \
+                        and call_id not in answered and not _call_in_chain(parent, call_id):
+                    raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
+                                   % shown(call_id), param="input")
+        elif kind in _OPAQUE_ITEMS:
+            role = kind
+            text = _opaque_text({key: value for key, value in item.items() if key != "id"})
+        else:
+            raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
+                                "input item." % (path, shown(kind)))
+        items.append(item)
+        tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
+        digest.update(("%s\0%s\0" % (role, text)).encode("utf-8", "surrogatepass"))
+        if breathe is not None:
+            breathe()
+    read.items, read.count, read.tokens = items, len(items), tokens
+    read.open_calls = frozenset(open_calls)
+    read.foreign_ids = tuple(foreign)
+    read.prefix_hash = digest.digest()
+    return read
+
+
+def _item_tokens(text, tokenizer, breathe):
+    return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
+
+
+def _resolve_reference(item, store, path):
+    id = item.get("id")
+    if id.__class__ is not str:
+        raise missing_parameter(path + ".id")
+    found = store.find_item(id)
+    if found is None:
+        raise ApiError(404, "Item with id '%s' not found." % shown(id), param="input")
+    return found, _item_type(found)
+
+
+def _read_call(item, kind, path):
+    for field in ("call_id", "name", _CALL_ITEMS[kind]):
+        if item.get(field) is None:
+            raise missing_parameter("%s.%s" % (path, field))
+        check_string()(item[field], "%s.%s" % (path, field))
+    return item["name"] + item[_CALL_ITEMS[kind]]
+
+
+# ---- chat messages, for backends that want the words ------------------------------------------
+
+def items_to_messages(items):
+    """Items of any kind as chat messages.
+
+    Calls join the assistant message that made them; their outputs follow as tool messages.
+    Reasoning and the items of built-in tools have no place in chat and are left out.
+    """
+    messages = []
+    for item in items:
+        kind = _item_type(item)
+        if kind == "message":
+            messages.append({"role": item["role"], "content": _chat_content(item["content"])})
+        elif kind in _CALL_ITEMS:
+            last = messages[-1] if messages else None
+            if last is None or last["role"] != "assistant":
+                last = {"role": "assistant", "content": None}
+                messages.append(last)
+            body = {"name": item["name"], _CALL_ITEMS[kind]: item[_CALL_ITEMS[kind]]}
+            call_type = "function" if kind == "function_call" else "custom"
+            last.setdefault("tool_calls", []).append(
+                {"id": item["call_id"], "type": call_type, call_type: body})
+        elif kind in _OUTPUT_ITEMS and item.get("call_id") is not None:
+            output = item["output"]
+            messages.append({"role": "tool", "tool_call_id": item["call_id"],
+                             "content": output if output.__class__ is str else content_text(output)
+                             if output.__class__ is list else _opaque_text(output)})
+    return messages
+
+
+_CHAT_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def _chat_content(content):
+    """A message's content in chat's words: a string where it is only text."""
+    if content.__class__ is str:
+        return content
+    if all(part.get("type") in ("input_text", "output_text") for part in content):
+        return content_text(content)
+    parts = []
+    for part in content:
+        kind = part.get("type")
+        if kind in _CHAT_PARTS:
+            name = _CHAT_PARTS[kind]
+            parts.append({"type": name, name: part.get("text", part.get("refusal"))})
+        elif kind == "input_image":
+            parts.append({"type": "image_url", "image_url": {
+                "url": part.get("image_url") or part.get("file_id"),
+                "detail": part.get("detail") or "auto"}})
+        elif kind == "input_file":
+            parts.append({"type": "file", "file": {
+                key: part[key] for key in ("file_id", "file_data", "filename") if part.get(key)}})
+        else:
+            parts.append(part)
+    return parts

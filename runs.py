@@ -1,0 +1,251 @@
+"""Completions: one generation each, whoever watches.
+
+In: a GenerationRequest, a backend and an assembler. Out: timed frames for a stream, or one object
+for a plain answer, from the same assembler. A planned backend's deltas are played as they are; a
+blocking one runs on a worker thread and pushes. Faults of either become the API's own errors.
+"""
+from api_common import LAST_CHUNK, ApiError, server_error
+from backends.contract import Cancel, TextRun
+from transport.player import PUSH_LIMIT, PushedSteps, Step
+
+
+class Assembler:
+    """What turns deltas into an API's frames and its object. Sans-I/O; one thread at a time.
+
+    Frames are bytes, framed for the connection (in chunks, or bare). Concatenated deltas, done
+    texts and the final object agree because they come from here and nowhere else.
+    failed: the ApiError of a Failure that was fed, or None.
+    usage: the Usage that was fed, or None.
+    """
+
+    failed = None
+    usage = None
+
+    def start(self):
+        """Frames that open a stream, before anything was generated."""
+        raise NotImplementedError
+
+    def feed(self, delta):
+        """Take any delta in; the frames that it makes, perhaps none."""
+        raise NotImplementedError
+
+    def frames(self, run):
+        """Play a TextRun: a generator with one frame a piece."""
+        raise NotImplementedError
+
+    def joined(self, run):
+        """All frames of a TextRun in one chunk, for when they are due together."""
+        raise NotImplementedError
+
+    def absorb(self, run):
+        """Take a TextRun in without making frames, for plain answers."""
+        raise NotImplementedError
+
+    def finish(self):
+        """Close what is open; its frames. Afterwards the object is complete and can be kept."""
+        raise NotImplementedError
+
+    def end(self):
+        """The terminal frames."""
+        raise NotImplementedError
+
+    def fail(self, error):
+        """The frames that end a stream with an ApiError."""
+        raise NotImplementedError
+
+    def result(self):
+        """The complete object as JSON bytes."""
+        raise NotImplementedError
+
+
+class Completion:
+    """One generation, and the steps that a player plays of it.
+
+    keep(): called when the answer is complete and before its terminal frame goes out; it stores
+    what is to be stored, and a fault of it fails the answer. None when nothing is stored.
+    keep_blocking: whether keep() may wait. on_error(): called inside an except block.
+    metrics: observe.metrics.Metrics.
+    """
+
+    def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
+                 keep_blocking=False):
+        self.request = request
+        self.backend = backend
+        self.assembler = assembler
+        self.cancel = Cancel()
+        self._keep = keep
+        self._keep_blocking = keep_blocking
+        self._metrics = metrics
+        self._on_error = on_error
+        self._tail = b""
+
+    # ---- a backend that never waits -----------------------------------------------------------
+
+    def planned(self):
+        """The backend's deltas, ready: [(due_s, delta)] or another iterable.
+
+        Raises ApiError for a request that the backend refuses.
+        """
+        return self.backend.generate(self.request, self.cancel)
+
+    def iter_stream(self, deltas, chunked):
+        """(due_s, frame or Step) of a streamed answer; the head is the caller's."""
+        self._tail = LAST_CHUNK if chunked else b""
+        assembler = self.assembler
+        due_s = 0.0
+        try:
+            yield 0.0, assembler.start()
+            for due, delta in deltas:
+                if due is not None:
+                    due_s = due
+                if delta.__class__ is TextRun:
+                    dues = delta.dues
+                    last_s = dues[len(delta.pieces) - 1]
+                    if last_s == dues[0]:
+                        yield dues[0], Step(_RunStep(assembler, delta))
+                    else:
+                        yield from zip(dues, assembler.frames(delta))
+                    due_s = last_s
+                    continue
+                frame = assembler.feed(delta)
+                if assembler.failed is not None:
+                    yield due_s, self._failure_frames(assembler.failed)
+                    return
+                if frame:
+                    yield due_s, frame
+            yield due_s, Step(self._finish_stream, self._keep_blocking)
+        except Exception as exc:
+            yield due_s, self._failure_frames(self._as_error(exc))
+
+    def plain_step(self, deltas, render):
+        """(due_s, Step) of a plain answer. render(status, body bytes or ApiError) -> bytes."""
+        due_s = 0.0
+        assembler = self.assembler
+        for due, delta in deltas:
+            if delta.__class__ is TextRun:
+                assembler.absorb(delta)
+                due_s = delta.dues[len(delta.pieces) - 1]
+                continue
+            if due is not None:
+                due_s = due
+            assembler.feed(delta)
+            if assembler.failed is not None:
+                break
+        return due_s, Step(lambda: self._finish_plain(render), self._keep_blocking)
+
+    # ---- a backend that may wait --------------------------------------------------------------
+
+    def pushed_steps(self, streamed, head, grace_s, heartbeat_s, heartbeat, chunked):
+        """The steps of a play that run_pushed() will feed. head: the answer's head, or b""."""
+        if not streamed:
+            return PushedSteps(None, 0.0, 0.0, b"")
+        self._tail = LAST_CHUNK if chunked else b""
+        return PushedSteps(head + self.assembler.start(), grace_s, heartbeat_s, heartbeat)
+
+    def run_pushed(self, play, player, render, streamed):
+        """Generate on this worker thread, feeding the play. Raises nothing."""
+        assembler, cancel, steps = self.assembler, self.cancel, play.push
+        due_s = 0.0
+        try:
+            for due, delta in self.backend.generate(self.request, cancel):
+                if cancel.is_set():
+                    return
+                if due is not None:
+                    due_s = max(due_s, due)
+                if delta.__class__ is TextRun:
+                    frames = zip(delta.dues, assembler.frames(delta))
+                else:
+                    frames = ((due_s, assembler.feed(delta)),)
+                for due_s, frame in frames:
+                    if frame and streamed and assembler.failed is None:
+                        player.push(play, due_s, frame)
+                        while len(steps) > PUSH_LIMIT and not cancel.wait(0.02):
+                            pass            # far ahead of a slow client: wait for it
+                if assembler.failed is not None:
+                    raise assembler.failed
+            if streamed:
+                player.push(play, due_s, Step(self._finish_stream, self._keep_blocking))
+            else:
+                player.push(play, due_s, Step(lambda: self._finish_plain(render),
+                                              self._keep_blocking))
+        except Exception as exc:
+            error = self._as_error(exc)
+            steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed))
+        finally:
+            player.close_push(play)
+
+    def _fail_pushed(self, steps, render, error, streamed):
+        """A plain status while the head is not out yet, else the API's event. On the player."""
+        if steps.head is None and streamed:
+            return self._failure_frames(error)
+        return render(error.status, error)
+
+    # ---- ends ---------------------------------------------------------------------------------
+
+    def abandon(self):
+        """Nobody watches any more: stop generating. True when callbacks wait to be run."""
+        self._metrics.add("disconnects")
+        if self.cancel.has_callbacks():
+            return True
+        self.cancel.set()
+        return False
+
+    def _finish_stream(self):
+        if self.cancel.is_set():
+            return b""
+        frames = self.assembler.finish()
+        try:
+            if self._keep is not None:
+                self._keep()
+        except Exception as exc:
+            return frames + self._failure_frames(self._as_error(exc))
+        self._count()
+        return b"".join((frames, self.assembler.end(), self._tail))
+
+    def _finish_plain(self, render):
+        if self.cancel.is_set():
+            return b""
+        assembler = self.assembler
+        try:
+            if assembler.failed is not None:
+                raise assembler.failed
+            assembler.finish()
+            if self._keep is not None:
+                self._keep()
+            body = assembler.result()
+        except Exception as exc:
+            error = self._as_error(exc)
+            self._metrics.add("failures")
+            return render(error.status, error)
+        self._count()
+        return render(200, body)
+
+    def _failure_frames(self, error):
+        self._metrics.add("failures")
+        return self.assembler.fail(error) + self._tail
+
+    def _as_error(self, exc):
+        """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""
+        if isinstance(exc, ApiError):
+            return exc
+        self._on_error()
+        return server_error()
+
+    def _count(self):
+        self._metrics.add("completions")
+        usage = self.assembler.usage
+        if usage is not None:
+            self._metrics.add("completion_tokens", usage.completion_tokens)
+
+
+class _RunStep:
+    """joined() of a run, when it is due; a class, as a closure in a loop would see the last run."""
+
+    __slots__ = ("_assembler", "_run")
+
+    def __init__(self, assembler, run):
+        self._assembler = assembler
+        self._run = run
+
+    def __call__(self):
+        return self._assembler.joined(self._run)

@@ -1,0 +1,586 @@
+#!/usr/bin/env python3
+"""mockturtle: an OpenAI-compatible stand-in server in plain standard-library Python.
+
+`python server.py --port 8000`. This module is where everything meets: the ThreadingHTTPServer, the
+handler class made of the APIs' mixins, the route table, start and stop.
+"""
+import gc
+import hmac
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+try:
+    from api_common import ApiError, Clock, Ids, SSE_HEARTBEAT, __version__, chunked_bytes, dump_json
+    from api_common import server_error
+    from backends.simulated import SimulatedBackend
+    from chat_api import ChatApiMixin
+    from extras_api import ExtrasApiMixin
+    from observe.metrics import Metrics
+    from responses_api import ResponsesApiMixin
+    from settings import Settings, parse_settings
+    from state.memory import MemoryStore
+    from tokenizer import ApproxTokenizer
+    from transport.http1 import HeadWriter, header_bytes
+    from transport.loop import ListeningWire, Loop, PacedApartLoop
+    from transport.player import PacerThread, Play, Player
+    from transport.poller import POLL_READ, Waker, make_poller
+    from transport.threaded import ConnectionThreads
+    from transport.workers import Breather, Workers
+except ImportError as exc:
+    sys.stderr.write("mockturtle: error: server.py was copied without the files beside it (%s). Copy the "
+                     "whole folder, or build the single file with: python tools/amalgamate.py\n" % exc)
+    sys.exit(2)
+
+# (path without /v1, {method: name of the mixin's method}); a "{}" takes one path segment, "{+}" the rest
+ROUTES = (
+    ("/chat/completions", {"POST": "chat_create"}),
+    ("/responses", {"POST": "responses_create"}),
+    ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
+    ("/responses/{}/input_items", {"GET": "responses_input_items"}),
+    ("/models", {"GET": "models_list"}),
+    ("/models/{+}", {"GET": "models_retrieve"}),
+    ("/health", {"GET": "health_read"}),
+)
+OPEN_PATHS = frozenset(("/health",))        # answered without a key
+
+
+class RouteTable:
+    """Paths to methods. find() costs one dict look-up for paths without parameters."""
+
+    def __init__(self, routes):
+        self._exact = {}
+        self._patterns = []
+        for path, methods in routes:
+            if "{" not in path:
+                self._exact[path] = methods
+            else:
+                self._patterns.append((path.strip("/").split("/"), methods))
+
+    def find(self, path):
+        """({method: name}, [parameters]), or (None, ()) for an unknown path."""
+        if path.startswith("/v1/"):
+            path = path[3:]
+        methods = self._exact.get(path)
+        if methods is not None:
+            return methods, ()
+        if path.endswith("/"):
+            path = path[:-1]
+            if path in self._exact:
+                return self._exact[path], ()
+        words = path[1:].split("/")
+        for pattern, methods in self._patterns:
+            if pattern[-1] == "{+}" and len(words) >= len(pattern) and words[:len(pattern) - 1] == pattern[:-1]:
+                return methods, ("/".join(words[len(pattern) - 1:]),)
+            if len(words) == len(pattern) and all(
+                    want in ("{}", word) for want, word in zip(pattern, words)):
+                return methods, [word for want, word in zip(pattern, words) if want == "{}"]
+        return None, ()
+
+
+class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+    """One request's handler. It answers into its attributes; the transport delivers.
+
+    answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
+    for it. keep_alive: whether the connection goes on. The class attributes are set once, by the
+    server, on a subclass of its own.
+    """
+
+    routes = heads = app = None
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, conn, request):
+        # Not calling the base: its constructor would read a request from the socket and answer it.
+        head = request.head
+        self.connection = conn
+        self.client_address = conn.address
+        self.head = head
+        self.command = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.body_bytes = request.body
+        self.chunked = not head.http10
+        self.keep_alive = head.keep_alive
+        self.received_s = self.clock.monotonic()
+        self.answer = b""
+        self.play = self.job = None
+
+    @property
+    def query(self):
+        return self.head.query()
+
+    @property
+    def server(self):
+        """BaseHTTPRequestHandler's name for it."""
+        return self.app
+
+    def wants_worker(self):
+        """Whether this request may take long or wait: then a worker answers it."""
+        return len(self.body_bytes) > self.settings.inline_body_bytes or self.store.blocking
+
+    def answer_request(self):
+        """Route and answer. Never raises: every fault becomes an envelope."""
+        self.metrics.add("requests")
+        if len(self.body_bytes) > self.settings.inline_body_bytes:
+            self.breathe = Breather()
+        try:
+            self._answer_route()
+        except ApiError as error:
+            self.send_api_error(error)
+        except Exception:
+            self.log_exception()
+            self.send_api_error(server_error())
+
+    do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
+
+    def _answer_route(self):
+        methods, words = self.routes.find(self.path)
+        method = self.command
+        if method == "OPTIONS" and (methods is not None or self.path == "*"):
+            self._answer_options(methods or {})
+            return
+        if self.settings.api_key and self.path not in OPEN_PATHS:
+            self._check_key()
+        if methods is None:
+            raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
+        name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
+        if name is None:
+            raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
+                           headers=[("allow", ", ".join(sorted(methods)))])
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "The content encoding '%s' is not supported; send the body as it is."
+                           % self.headers["content-encoding"][:40])
+        getattr(self, name)(*words)
+
+    def _check_key(self):
+        """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
+        scheme, _, given = self.headers.get("authorization", "").partition(" ")
+        if not given or scheme.lower() != "bearer":
+            raise ApiError(401, "You didn't provide an API key: send it in the Authorization header, as "
+                                "in 'Authorization: Bearer KEY'.")
+        given = given.strip().encode("utf-8")
+        good = False
+        for key in self.settings.api_key:
+            good |= hmac.compare_digest(given, key.encode("utf-8"))
+        if not good:
+            raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+    def _answer_options(self, methods):
+        offered = sorted(set(methods) | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set()))
+        headers = [("allow", ", ".join(offered))]
+        if "access-control-request-method" in self.headers:
+            headers += [("access-control-allow-methods", ", ".join(offered)),
+                        ("access-control-max-age", "600")]
+            asked = self.headers.get("access-control-request-headers")
+            if asked:
+                headers.append(("access-control-allow-headers", asked))
+        self.answer = self.heads.empty_head(204, self.ids.tail(), self._extra_headers(headers))
+
+    def _extra_headers(self, headers=()):
+        """The head's last lines: what the call adds, CORS, and what becomes of the connection."""
+        lines = header_bytes(headers) if headers else b""
+        origin = self.headers.get("origin")
+        if origin is not None and self._origin_allowed(origin):
+            lines += header_bytes((("access-control-allow-origin", origin), ("vary", "Origin"),
+                                   ("access-control-expose-headers", "x-request-id, openai-processing-ms")))
+        organization = self.headers.get("openai-organization")
+        if organization is not None:
+            lines += header_bytes((("openai-organization", organization),))
+        if not self.keep_alive:
+            lines += b"connection: close\r\n"
+        elif not self.chunked:
+            lines += b"connection: keep-alive\r\n"
+        return lines
+
+    def _origin_allowed(self, origin):
+        allowed = self.settings.cors_origin
+        return not allowed or origin in allowed or "*" in allowed
+
+    def _elapsed_ms(self):
+        return int((self.clock.monotonic() - self.received_s) * 1000)
+
+    # ---- the Host's answers -------------------------------------------------------------------
+
+    def log_exception(self):
+        self.app.log_exception()
+
+    def send_json(self, status, value, headers=()):
+        body = value if value.__class__ is bytes else dump_json(value)
+        head = self.heads.json_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
+                                    self._extra_headers(headers))
+        self.answer = head if self.command == "HEAD" else head + body
+
+    def send_api_error(self, error):
+        if error.close:
+            self.keep_alive = False
+        self.metrics.add("errors_%dxx" % (error.status // 100))
+        self.play = self.job = None
+        self.send_json(error.status, error.envelope(), error.headers)
+
+    def send_completion(self, completion, streamed, headers=()):
+        if streamed and not self.chunked:
+            self.keep_alive = False         # HTTP/1.0: the close is the stream's end
+        if completion.backend.blocking:
+            self._send_pushed(completion, streamed, headers)
+            return
+        deltas = completion.planned()
+        if streamed:
+            self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            self.play.frame = self._stream_head(headers)
+            return
+        due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
+        if due_s <= 0.0 and not step.blocking:
+            self.answer = step.run()
+        else:
+            self._new_play(iter(((due_s, step),)), completion, False)
+
+    def _stream_head(self, headers):
+        return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
+                                      self._extra_headers(headers))
+
+    def _new_play(self, steps, completion, streamed):
+        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
+        app = self.app
+
+        def gone():
+            if completion.abandon():
+                app.workers.submit(completion.cancel.set)
+        self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
+                         heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
+                         heartbeat=heartbeat)
+
+    def _send_pushed(self, completion, streamed, headers):
+        settings = self.settings
+        steps = completion.pushed_steps(
+            streamed, self._stream_head(headers) if streamed else b"", settings.commit_grace_s,
+            settings.heartbeat_s, chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT,
+            self.chunked)
+        self._new_play(steps, completion, streamed)
+        play = self.play
+        play.push = steps
+        player = self.app.player
+
+        def render(status, body):
+            return self._render(status, body, headers)
+        self.job = lambda: completion.run_pushed(play, player, render, streamed)
+
+    def _render(self, status, body, headers=()):
+        """An answer's bytes: JSON as it is, or an ApiError's envelope."""
+        if isinstance(body, ApiError):
+            self.send_api_error(body)
+        else:
+            self.send_json(status, body, headers)
+        return self.answer
+
+
+class _RefusedHead:
+    """Stands for the head of a request that could not be read."""
+
+    method = "GET"
+    path = ""
+    headers = {}
+    http10 = False
+    keep_alive = False
+
+
+class _RefusedRequest:
+    head = _RefusedHead
+    body = b""
+
+
+class MockTurtleServer(ThreadingHTTPServer):
+    """The server: sockets, store, backend, player and loop, put together from Settings.
+
+    backend, store, clock: others than the settings say, for tests and embedders. Binds in the
+    constructor (ValueError or OSError when it cannot); serve_forever() runs until shutdown().
+    """
+
+    request_queue_size = 1024
+    daemon_threads = True
+
+    def __init__(self, settings, backend=None, store=None, clock=None):
+        self.settings = settings
+        self.clock = clock or Clock()
+        self.metrics = Metrics()
+        self.ids = Ids(settings.fixed_ids, self.clock.time)
+        self.store = store or MemoryStore(settings.max_responses, int(settings.max_store_mb * (1 << 20)),
+                                          settings.store_ttl_s, self.clock.time)
+        self.backend = backend or SimulatedBackend.from_settings(settings)
+        self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
+        self.handler_class = type("BoundHandler", (Handler,), {
+            "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
+            "backend": self.backend, "tokenizer": ApproxTokenizer(), "metrics": self.metrics,
+            "routes": RouteTable(ROUTES), "heads": HeadWriter(self.clock.time), "app": self})
+        self.listeners = bind_listeners(settings, self.request_queue_size)
+        # The base is told of the first address only and binds nothing itself.
+        ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,
+                                     bind_and_activate=False)
+        self.socket.close()
+        self.socket = self.listeners[0]
+        self.server_name, self.server_port = self.server_address[:2]   # no getfqdn: it can hang
+        self.workers = Workers(self.log_exception)
+        self._waker = Waker()
+        self._stopped = threading.Event()       # serve_forever() has returned
+        self._stopping = threading.Event()      # a drain has begun
+        self._accepting = True
+        self._drain_seconds = settings.drain_s
+        self._pacer = self._loop = self._threads = None
+        self._build_transport()
+
+    def _build_transport(self):
+        settings = self.settings
+        if settings.transport == "threads" or settings.pacer == "thread":
+            self._pacer_waker = Waker()
+            self._pacer = PacerThread(make_poller, self._make_player, self.clock, self._pacer_waker)
+            self.player = self._pacer.player
+        if settings.transport == "threads":
+            self._threads = ConnectionThreads(self, self._pacer, self.workers)
+            return
+        poller = make_poller()
+        if self._pacer is None:
+            self.player = self._make_player(poller, lambda job: self._loop.post(job))
+            self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
+        else:
+            self._loop = PacedApartLoop(self, self.listeners, poller, self._pacer, self._waker,
+                                        self.workers)
+
+    def _make_player(self, poller, wake):
+        return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
+                      self.log_exception, wake, self.settings.send_timeout_s)
+
+    # ---- what the transports use --------------------------------------------------------------
+
+    def make_handler(self, conn, request):
+        return self.handler_class(conn, request)
+
+    def make_refusal(self, conn, error):
+        """A handler whose answer is the error, for a request that could not be read."""
+        handler = self.handler_class(conn, _RefusedRequest)
+        handler.send_api_error(error)
+        return handler
+
+    def log(self, message):
+        write_log(message)
+
+    def log_exception(self):
+        """The traceback of the exception being handled, to the log, once."""
+        self.metrics.add("exceptions")
+        write_log("unexpected error\n" + traceback.format_exc().rstrip())
+
+    def sweep_store(self):
+        if not self.store.blocking:
+            self.store.sweep(1000)
+
+    # ---- socketserver's interface -------------------------------------------------------------
+
+    def serve_forever(self, poll_interval=0.5):
+        """Serve until shutdown() or the end of a drain. poll_interval is not used."""
+        if self._pacer is not None:
+            self._pacer.start()
+        try:
+            if self._loop is not None:
+                self._loop.run()
+            else:
+                self._accept_forever()
+        finally:
+            self._stopped.set()
+
+    def _accept_forever(self):
+        """Accept for the thread-per-connection form; process_request starts the thread."""
+        poller = make_poller()
+        for sock in self.listeners:
+            poller.watch(ListeningWire(sock), POLL_READ)
+        poller.watch(self._waker, POLL_READ)
+        while self._accepting:
+            for wire, _ in self._waker.poll_awake(poller, 1.0, ()):
+                try:
+                    self.process_request(*wire.sock.accept())
+                except BlockingIOError:
+                    continue
+                except OSError as exc:
+                    self.log("cannot accept a connection: %s" % exc)
+                    self._stopping.wait(0.2)
+            self.sweep_store()
+        poller.close()
+        self._threads.drain(self._drain_seconds)
+
+    def finish_request(self, request, client_address):
+        """On the connection's own thread, under ThreadingMixIn.process_request."""
+        self._threads.serve(request, client_address)
+
+    def shutdown_request(self, request):
+        """The connection's thread has closed it."""
+
+    def handle_error(self, request, client_address):
+        self.log_exception()
+
+    def begin_drain(self, seconds=None):
+        """Stop accepting; serve_forever() returns when the running answers are over."""
+        self._drain_seconds = self.settings.drain_s if seconds is None else seconds
+        if self._loop is not None:
+            self._loop.begin_drain(self._drain_seconds)
+        else:
+            self._accepting = False
+            self._stopping.set()
+            self._waker.wake()
+
+    def shutdown(self):
+        """Stop at once and wait for serve_forever() to return."""
+        self.begin_drain(0.0)
+        self._stopped.wait()
+
+    def server_close(self):
+        """Let go of sockets, threads and the store. After serve_forever() has returned."""
+        for sock in self.listeners:
+            sock.close()
+        if self._pacer is not None:
+            self._pacer.stop()
+            self._pacer_waker.close()
+        self._waker.close()
+        self.workers.stop()
+        self.backend.close()
+        self.store.close()
+
+    def wakeup_fd(self):
+        """A descriptor that a signal may write to, so that the loop wakes up."""
+        return self._waker.signal_fd
+
+    def urls(self):
+        """The base URLs that clients can use, without /v1."""
+        return ["http://%s:%d" % ("[%s]" % name[0] if ":" in name[0] else name[0], name[1])
+                for name in (sock.getsockname() for sock in self.listeners)]
+
+    def summary(self):
+        """One line about what was served and how punctually."""
+        counts, late = self.metrics.snapshot(), self.metrics.lateness
+        line = "served %d requests, %d completions, %d completion tokens; %d clients left early" % (
+            counts.get("requests", 0), counts.get("completions", 0), counts.get("completion_tokens", 0),
+            counts.get("disconnects", 0))
+        if late.frames():
+            line += "; of %d timed frames 50 %% were at most %.2f ms late, 99 %% at most %.2f ms" % (
+                late.frames(), late.quantile_ms(0.5), late.quantile_ms(0.99))
+        return line
+
+
+# ---- start and stop ---------------------------------------------------------------------------
+
+def write_log(message):
+    """One line (or a traceback) on stderr, in one write."""
+    sys.stderr.write("mockturtle: %s\n" % message)
+    sys.stderr.flush()
+
+
+def bind_listeners(settings, backlog):
+    """Listening sockets for the settings' hosts; without any, 127.0.0.1 and, where it exists, ::1.
+
+    Clients that resolve `localhost` try ::1 first. Raises OSError that names the address.
+    """
+    port, listeners = settings.port, []
+    for number, host in enumerate(settings.host or ("127.0.0.1", "::1")):
+        try:
+            listeners.append(_bind_listener(host, port, backlog))
+        except OSError as exc:
+            if number and not settings.host:
+                continue                    # no IPv6 here: 127.0.0.1 alone
+            for sock in listeners:
+                sock.close()
+            raise OSError("cannot listen on %s port %d: %s" % (host, port, exc.strerror or exc))
+        port = listeners[0].getsockname()[1]    # port 0: all addresses get the one that was free
+    return listeners
+
+
+def _bind_listener(host, port, backlog):
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+                                                  flags=socket.AI_PASSIVE)[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            # on Windows it would let two servers have one port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def raise_file_limit():
+    """The soft limit of open files to the hard one. Returns it, or None where there is none."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):
+            return soft                     # macOS: the hard limit may be "unlimited" and refused
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _tune_interpreter(settings):
+    """Settings of the whole process, measured with python -m bench (README, "Speed")."""
+    # Nothing that was made by now will be garbage; a full collection over it would stop the clock.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10000, 20, 20)
+    if settings.transport == "loop":
+        # The loop gives up the GIL at each send; a worker that has it keeps it for this long.
+        sys.setswitchinterval(0.0005)
+
+
+def main(argv=None):
+    """The command. Returns the process's exit code."""
+    settings = parse_settings(sys.argv[1:] if argv is None else argv)
+    files = raise_file_limit()
+    try:
+        server = MockTurtleServer(settings)
+    except (OSError, ValueError) as exc:
+        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        return 2
+
+    def stop(number, frame):
+        # A second signal does not wait for the running answers.
+        server.begin_drain(0.0 if stopping else None)
+        stopping.append(number)
+    stopping = []
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
+    write_log("version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
+                                   " (open files: %d)" % files))
+    write_log("simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
+        settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
+    if not settings.api_key and not all(is_loopback(sock) for sock in server.listeners):
+        write_log("warning: it listens beyond this machine without an --api-key; anybody who reaches the "
+                  "port can use it")
+    _tune_interpreter(settings)
+    server.serve_forever()
+    signal.set_wakeup_fd(-1)
+    server.server_close()
+    write_log("stopped: " + server.summary())
+    late_ms = server.metrics.lateness.quantile_ms(0.99)
+    if late_ms > settings.lateness_warning_ms:
+        write_log("warning: the server could not keep its time: 1 %% of the frames were more than %.1f ms "
+                  "late; a benchmark of this run measures the server" % late_ms)
+    return 0
+
+
+def is_loopback(sock):
+    """Whether a listening socket can be reached from this machine only."""
+    host = sock.getsockname()[0]
+    return host == "::1" or host.startswith("127.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

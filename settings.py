@@ -1,0 +1,155 @@
+"""All settings in one class, and the command line that fills it.
+
+A setting's unit is in its name; a bad value is a ValueError here, before any socket is bound.
+"""
+import argparse
+import time
+
+from api_common import __version__
+
+
+class Settings:
+    """Every setting with its default. Settings(port=8000, ttft_ms=0) in Python; the flags of
+    the command line have the same names with dashes."""
+
+    host = ()                       # addresses to listen on; () is 127.0.0.1 and, where it is, ::1
+    port = 8000                     # 0: any free one
+    models = ("mock-model",)        # what /v1/models lists
+    api_key = ()                    # accepted keys; () takes any and none
+    cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
+    ttft_ms = 150.0                 # time to first token, mean
+    ttft_std_ms = 0.0
+    itl_ms = 10.0                   # inter-token latency, mean
+    itl_std_ms = 0.0
+    output_tokens = 128             # tokens of an answer that nothing else limits, mean
+    output_tokens_std = 0.0
+    seed = 0                        # of all draws
+    fixed_ids = False               # ids count up and `created` stands still
+    max_responses = 10000           # stored responses; the least recently used go first
+    max_store_mb = 256.0            # bytes of all stored responses
+    store_ttl_s = 86400.0           # age at which a stored response goes
+    heartbeat_s = 1.0               # an SSE comment whenever nothing was due for so long; 0 is off
+    commit_grace_s = 10.0           # a blocking backend's status line goes out after this
+    drain_s = 3.0                   # how long running answers may go on after a stop signal
+    transport = "loop"              # loop: one thread for all that cannot block; threads: one each
+    pacer = "loop"                  # loop: the loop paces as well; thread: a thread of its own
+    max_connections = 0             # more get a 503; 0: as many as the system's file limit allows
+    max_body_mb = 64.0
+    header_timeout_s = 20.0         # from a request's first byte to the end of its head
+    body_timeout_s = 60.0           # without a byte of the body
+    idle_timeout_s = 300.0          # a kept-alive connection without a request
+    send_timeout_s = 60.0           # a client that takes no byte
+    inline_body_bytes = 20000       # a bigger body is read on a worker: it would stop the clock
+    lateness_warning_ms = 20.0      # p99 of the frames' lateness over this: a warning at the end
+
+    def __init__(self, **values):
+        for name, value in values.items():
+            if not hasattr(Settings, name) or name.startswith("_") or callable(getattr(Settings, name)):
+                raise ValueError("unknown setting '%s'" % name)
+            setattr(self, name, value)
+        self.started = int(time.time())
+        self._check()
+
+    def _check(self):
+        for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
+                     "heartbeat_s", "drain_s", "commit_grace_s", "max_connections"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
+        for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
+                     "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
+        if not 0 <= self.port <= 65535:
+            raise ValueError("--port must be from 0 to 65535")
+        if self.transport not in ("loop", "threads"):
+            raise ValueError("--transport must be loop or threads")
+        if self.pacer not in ("loop", "thread"):
+            raise ValueError("--pacer must be loop or thread")
+
+
+class _SettingsParser(argparse.ArgumentParser):
+    """One clear line on stderr and exit code 2, without the usage in front."""
+
+    def error(self, message):
+        self.exit(2, "mockturtle: error: %s (--help lists the flags)\n" % message)
+
+
+# (group, [(flag, metavar, help)]): the type and default come from Settings
+_SETTINGS_FLAGS = (
+    ("listening", (
+        ("host", "ADDRESS", "address to listen on, repeatable (default: 127.0.0.1 and ::1)"),
+        ("port", "N", "port; 0 takes a free one"),
+        ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
+        ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
+                                  "(default: every origin)"),
+    )),
+    ("what is simulated", (
+        ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("ttft-ms", "MS", "time to first token, mean"),
+        ("ttft-std-ms", "MS", "its standard deviation"),
+        ("itl-ms", "MS", "inter-token latency, mean"),
+        ("itl-std-ms", "MS", "its standard deviation"),
+        ("output-tokens", "N", "tokens of an answer that no limit cuts, mean"),
+        ("output-tokens-std", "N", "their standard deviation"),
+        ("seed", "N", "seed of all draws"),
+        ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
+    )),
+    ("state", (
+        ("max-responses", "N", "stored responses kept; the least recently used go first"),
+        ("max-store-mb", "MB", "size of all stored responses together"),
+        ("store-ttl-s", "S", "age at which a stored response expires"),
+    )),
+    ("connections", (
+        ("heartbeat-s", "S", "SSE comment whenever a stream has nothing due for so long; 0 is off"),
+        ("commit-grace-s", "S", "with a blocking backend: send the status line after this"),
+        ("drain-s", "S", "time for running answers after SIGINT or SIGTERM"),
+        ("max-connections", "N", "more than these get 503; 0 is the system's limit"),
+        ("max-body-mb", "MB", "largest request body"),
+        ("header-timeout-s", "S", "time for a request's head"),
+        ("body-timeout-s", "S", "time without a byte of a request's body"),
+        ("idle-timeout-s", "S", "time a connection may stay without a request"),
+        ("send-timeout-s", "S", "time after which a client that takes no byte is dropped"),
+        ("transport", "FORM", "loop: one thread for all that cannot block; threads: a thread per "
+                              "connection"),
+        ("pacer", "FORM", "loop: paced by the loop's thread; thread: by one of its own"),
+        ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),
+    )),
+)
+_SETTINGS_REPEATED = {"host": "host", "model": "models", "api-key": "api_key",
+                      "cors-origin": "cors_origin"}
+
+
+def build_settings_parser():
+    """The argparse parser; its option table is the README's."""
+    parser = _SettingsParser(
+        prog="mockturtle", allow_abbrev=False,
+        description="OpenAI-compatible stand-in server: chat completions and stateful Responses, "
+                    "streamed with true timing. Standard library only.")
+    parser.add_argument("--version", action="version", version="mockturtle " + __version__)
+    for title, flags in _SETTINGS_FLAGS:
+        group = parser.add_argument_group(title)
+        for flag, metavar, text in flags:
+            if flag in _SETTINGS_REPEATED:
+                group.add_argument("--" + flag, dest=_SETTINGS_REPEATED[flag], action="append",
+                                   metavar=metavar, help=text)
+                continue
+            name = flag.replace("-", "_")
+            default = getattr(Settings, name)
+            if default.__class__ is bool:
+                group.add_argument("--" + flag, dest=name, action="store_true", default=None, help=text)
+            else:
+                shown = "%g" % default if default.__class__ is float else default
+                group.add_argument("--" + flag, dest=name, metavar=metavar, type=default.__class__,
+                                   help="%s (default: %s)" % (text, shown))
+    return parser
+
+
+def parse_settings(argv):
+    """Command-line arguments as Settings. A bad one ends the process with one line and code 2."""
+    parser = build_settings_parser()
+    given = {name: tuple(value) if value.__class__ is list else value
+             for name, value in vars(parser.parse_args(argv)).items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValueError as exc:
+        parser.error(str(exc))

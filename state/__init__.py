@@ -1,0 +1,1 @@
+"""What is remembered: nodes, chains and the stores that hold them."""

@@ -1,0 +1,1 @@
+"""From bytes to requests and from frames to bytes on time."""

@@ -1,0 +1,394 @@
+"""The loop: one thread that accepts, reads, answers what cannot block, and paces.
+
+In: listening sockets. Out: requests to handlers, their answers to the player or the socket. A
+connection has one owner at a time: the loop, a worker (busy), or the player (play). Others leave a
+job in the inbox.
+"""
+import errno
+import socket
+from collections import deque
+
+from api_common import ApiError
+from transport.http1 import CONTINUE_LINE, RequestParser
+from transport.player import Play
+from transport.poller import POLL_READ, POLL_WRITE, Wire
+
+READ_BYTES = 65536
+ACCEPT_AT_ONCE = 128
+LINGER_S = 2.0                      # how long a closing connection is read, so that its last
+LINGER_BYTES = 4 << 20              # answer is not lost to a reset; and how much of it
+_LOOP_FOREVER = float("inf")
+_LOOP_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Connection(Wire):
+    """A client's connection, and where it stands."""
+
+    __slots__ = ("parser", "play", "busy", "left", "lingering", "deadline_s", "address", "started",
+                 "keep")
+
+    def __init__(self, sock, address, parser):
+        Wire.__init__(self, sock)
+        self.address = address
+        self.parser = parser
+        self.play = None            # the answer that the player is writing
+        self.busy = False           # a worker has the request
+        self.left = False           # the client closed while it was busy
+        self.lingering = -1         # bytes read since our last word; -1: not closing
+        self.deadline_s = 0.0
+        self.keep = True            # go on after the answer that is being written
+        self.started = False        # of a request that is not complete, something has come
+
+
+class ListeningWire:
+    """A listening socket in the poller's eyes."""
+
+    def __init__(self, sock):
+        self.sock = sock
+        self.fd = sock.fileno()
+
+
+class Loop:
+    """server: what server.MockTurtleServer offers (settings, make_handler, log, metrics...).
+
+    run() returns when stop() was called or a drain is over. post(job) is for any thread.
+    """
+
+    def __init__(self, server, listeners, poller, player, waker, workers):
+        self._server = server
+        self._settings = server.settings
+        self._now = server.clock.monotonic
+        self._poller = poller
+        self._player = player
+        self._waker = waker
+        self._workers = workers
+        self._inbox = deque()
+        self._ready = deque()       # connections with a pipelined request to look at
+        self._listeners = [ListeningWire(sock) for sock in listeners]
+        self.connections = {}       # Connection -> None
+        self._heads = {}            # cache of parsed heads, for all parsers
+        self._paces = True          # whether this thread calls player.tick()
+        self._accept_again_s = _LOOP_FOREVER
+        self._told_full = False
+        self._stopped = False
+        self._drain_s = None        # monotonic end of the drain, once it has begun
+
+    # ---- any thread ---------------------------------------------------------------------------
+
+    def post(self, job):
+        """Run job() on the loop's thread."""
+        self._inbox.append(job)
+        self._waker.wake()
+
+    def stop(self):
+        self._stopped = True
+        self._waker.wake()
+
+    def begin_drain(self, seconds):
+        """No new connections; run() returns when the running answers are over, or after this."""
+        self.post(lambda: self._begin_drain(seconds))
+
+    # ---- the loop's thread --------------------------------------------------------------------
+
+    def run(self):
+        for listener in self._listeners:
+            self._poller.watch(listener, POLL_READ)
+        self._poller.watch(self._waker, POLL_READ)
+        player, now, inbox, ready = self._player, self._now, self._inbox, self._ready
+        sweep_s = now() + 1.0
+        more = False
+        while not self._stopped:
+            if more or inbox or ready:
+                timeout_s = 0.0
+            else:
+                due_s = player.next_due_s() if self._paces else None
+                until = sweep_s if due_s is None or due_s > sweep_s else due_s
+                timeout_s = max(0.0, until - now())
+            events = self._waker.poll_awake(self._poller, timeout_s, inbox)
+            for wire, mask in events:
+                self._event(wire, mask)
+                if self._paces:
+                    # requests must not make frames late: each may take some tens of us
+                    due_s = player.next_due_s()
+                    if due_s is not None and due_s <= now():
+                        player.tick()
+            for _ in range(len(inbox)):
+                inbox.popleft()()
+            for _ in range(len(ready)):
+                self._read(ready.popleft(), b"")
+            more = player.tick() if self._paces else False
+            if now() >= sweep_s:
+                sweep_s = now() + 1.0
+                self._sweep(now())
+            if self._drain_s is not None and self._drained(now()):
+                break
+        self._close_all()
+
+    def _event(self, wire, mask):
+        if wire.__class__ is ListeningWire:
+            self._accept(wire)
+            return
+        play = wire.play
+        if play is not None:
+            if not self._paces:
+                return              # a stale event: the pacer's thread has it
+            if mask & POLL_WRITE and play.rest:
+                self._player.writable(play)
+            if mask & ~POLL_WRITE:
+                self._player.readable(play)
+        elif wire.busy:
+            self._busy_event(wire)
+        elif mask & ~POLL_WRITE and wire in self.connections:
+            self._receive(wire)
+
+    def _accept(self, listener):
+        settings = self._settings
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, address = listener.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as exc:
+                if exc.errno in _LOOP_NO_DESCRIPTORS:
+                    self._pause_accepting(exc)
+                    return
+                continue            # that one client gave up before it was accepted
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            conn = Connection(sock, address, RequestParser(self._heads, self._server.max_body_bytes))
+            self.connections[conn] = None
+            conn.deadline_s = self._now() + settings.idle_timeout_s
+            self._poller.watch(conn, POLL_READ)
+            self._server.metrics.add("connections")
+            if settings.max_connections and len(self.connections) > settings.max_connections:
+                self._refuse(conn, ApiError(503, "Too many connections.", type="server_error",
+                                            code="server_overloaded",
+                                            headers=[("retry-after", "1")], close=True))
+
+    def _pause_accepting(self, exc):
+        """Out of descriptors: leave new clients in the backlog for a while, and say so once."""
+        if not self._told_full:
+            self._told_full = True
+            self._server.log("cannot accept more connections: %s; %d are open. New clients wait."
+                             % (exc, len(self.connections)))
+        for listener in self._listeners:
+            self._poller.forget(listener)
+        self._accept_again_s = self._now() + 0.2
+
+    def _receive(self, conn):
+        try:
+            data = conn.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(conn)
+        elif conn.lingering >= 0:
+            conn.lingering += len(data)
+            if conn.lingering > LINGER_BYTES:
+                self._drop(conn)
+        else:
+            self._read(conn, data)
+
+    def _read(self, conn, data):
+        """Give bytes to the parser; b"" looks at what was pipelined."""
+        if conn not in self.connections or conn.play is not None or conn.busy:
+            return
+        parser = conn.parser
+        try:
+            request = parser.feed(data)
+        except ApiError as error:
+            self._refuse(conn, error)
+            return
+        if request is not None:
+            self._handle(conn, request)
+            return
+        if parser.wants_continue:
+            parser.wants_continue = False
+            try:
+                conn.send(CONTINUE_LINE)
+            except OSError:
+                self._drop(conn)
+                return
+        settings = self._settings
+        if parser.in_body():
+            conn.started = True
+            conn.deadline_s = self._now() + settings.body_timeout_s
+        elif not parser.is_idle() and not conn.started:
+            conn.started = True
+            conn.deadline_s = self._now() + settings.header_timeout_s
+
+    def _handle(self, conn, request):
+        conn.started = False
+        handler = self._server.make_handler(conn, request)
+        if handler.wants_worker():
+            conn.busy = True
+            conn.deadline_s = _LOOP_FOREVER
+
+            def job():
+                handler.answer_request()
+                self.post(lambda: self._deliver_late(conn, handler))
+            self._workers.submit(job)
+        else:
+            handler.answer_request()
+            self._deliver(conn, handler)
+
+    def _refuse(self, conn, error):
+        """Answer a request that could not be read, and end the connection."""
+        self._deliver(conn, self._server.make_refusal(conn, error))
+
+    def _busy_event(self, conn):
+        """A client's word while a worker has its request: it left, or it pipelines."""
+        try:
+            data = conn.peek()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            conn.left = True
+            self._poller.forget(conn)
+        else:
+            self._poller.watch(conn, 0)
+
+    def _deliver_late(self, conn, handler):
+        conn.busy = False
+        if conn.left:
+            if handler.play is not None and handler.play.on_gone is not None:
+                handler.play.on_gone()
+            self._drop(conn)
+            return
+        self._poller.watch(conn, POLL_READ)
+        self._deliver(conn, handler)
+
+    def _deliver(self, conn, handler):
+        """Send a handler's answer: bytes now, or a play that the player takes over."""
+        conn.keep = handler.keep_alive
+        play = handler.play
+        if play is None:
+            data = handler.answer
+            try:
+                sent = conn.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._drop(conn)
+                return
+            if sent == len(data):
+                self._answered(conn)
+                return
+            play = Play(conn, self._now(), iter(()), timed=False)
+            play.frame = data[sent:]
+        conn.play = play
+        conn.deadline_s = _LOOP_FOREVER
+        play.on_end = self._play_ended
+        self._start_play(play)
+        if handler.job is not None:
+            self._workers.submit_blocking(handler.job)
+
+    def _start_play(self, play):
+        self._player.start(play)
+
+    def _play_ended(self, play, whole):
+        conn = play.wire
+        conn.play = None
+        if whole:
+            self._answered(conn)
+        else:
+            self._drop(conn)
+
+    def _answered(self, conn):
+        """The answer is out: wait for the next request, or close."""
+        if not conn.keep or self._drain_s is not None:
+            self._close_softly(conn)
+            return
+        conn.deadline_s = self._now() + self._settings.idle_timeout_s
+        if not conn.parser.is_idle():
+            self._ready.append(conn)        # not from here: a pipeline must not recurse
+
+    def _close_softly(self, conn):
+        """End our side, then read what the client still sends: closing with unread bytes would
+        reset the connection, and the reset may overtake our answer."""
+        conn.lingering = 0
+        conn.parser = None
+        conn.deadline_s = self._now() + LINGER_S
+        try:
+            conn.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._drop(conn)
+
+    def _drop(self, conn):
+        if self.connections.pop(conn, 0) is None:
+            self._poller.forget(conn)
+            conn.close()
+
+    def _sweep(self, now):
+        if self._paces:
+            self._player.sweep(now)
+        self._server.sweep_store()
+        if now >= self._accept_again_s and self._drain_s is None:
+            self._accept_again_s = _LOOP_FOREVER
+            for listener in self._listeners:
+                self._poller.watch(listener, POLL_READ)
+        for conn in [conn for conn in self.connections if conn.deadline_s < now]:
+            if conn.lingering >= 0 or not conn.started:
+                self._drop(conn)
+            else:
+                self._refuse(conn, ApiError(408, "The request was not complete in time.", close=True))
+
+    # ---- the end ------------------------------------------------------------------------------
+
+    def _begin_drain(self, seconds):
+        if self._drain_s is not None:
+            self._drain_s = min(self._drain_s, self._now() + seconds)
+            return
+        self._drain_s = self._now() + seconds
+        for listener in self._listeners:
+            self._poller.forget(listener)
+        for conn in list(self.connections):
+            if conn.play is None and not conn.busy and conn.lingering < 0:
+                self._drop(conn)
+
+    def _drained(self, now):
+        return now >= self._drain_s or not any(
+            conn.play is not None or conn.busy or conn.lingering >= 0 for conn in self.connections)
+
+    def _close_all(self):
+        for conn in list(self.connections):
+            if conn.play is not None:
+                self._player.gone(conn.play)
+            self._drop(conn)
+
+
+class PacedApartLoop(Loop):
+    """The loop with the pacer on a thread of its own: connections change hands for every play."""
+
+    def __init__(self, server, listeners, poller, pacer, waker, workers):
+        Loop.__init__(self, server, listeners, poller, pacer.player, waker, workers)
+        self._pacer = pacer
+        self._paces = False
+
+    def _start_play(self, play):
+        conn = play.wire
+        self._poller.forget(conn)
+        play.on_end = self._play_ended_apart
+
+        def begin():
+            self._pacer.watch(conn)
+            self._player.start(play)
+        self._pacer.post(begin)
+
+    def _play_ended_apart(self, play, whole):
+        """On the pacer's thread."""
+        self._pacer.unwatch(play.wire)
+
+        def back():
+            self._poller.watch(play.wire, POLL_READ)
+            self._play_ended(play, whole)
+        self.post(back)
+
+    def _close_all(self):
+        self._pacer.stop()          # from here on this thread is the only owner
+        for conn in list(self.connections):
+            self._drop(conn)

@@ -1,0 +1,535 @@
+"""The pacer: it plays answers, each a series of frames with due times, onto their sockets.
+
+In: Play objects. Out: bytes on time, heartbeats while nothing is due, and a word when an answer is
+over or its client has left. One thread runs all of it, the loop's or its own; others call post().
+Nothing that may wait runs here: such a step of an answer goes through a worker.
+"""
+import threading
+from collections import deque
+from heapq import heappop, heappush
+
+from api_common import SSE_HEARTBEAT
+from observe.metrics import LATENESS_SLOTS, LATENESS_STEP_S
+from transport.poller import POLL_READ, POLL_WRITE
+
+JOIN_BYTES = 65536                  # frames due together are sent together up to this
+TICK_S = 0.001                      # one bucket; a frame is up to a tick late by it
+BUCKETS_AT_ONCE = 2                 # then whoever calls tick() looks at the sockets again
+PUSH_LIMIT = 4096                   # frames that a worker may be ahead of its client
+_PLAY_IDLE = -1                     # a tick that no bucket has: not waiting for a deadline
+_LATENESS_RATE = 1.0 / LATENESS_STEP_S
+_LATENESS_LAST = LATENESS_SLOTS - 1
+
+
+class Step:
+    """A frame that is made only when it is due: run() returns its bytes.
+
+    blocking: run() may wait, so it is called on a worker and the play pauses meanwhile.
+    """
+
+    __slots__ = ("run", "blocking")
+
+    def __init__(self, run, blocking=False):
+        self.run = run
+        self.blocking = blocking
+
+
+class Play:
+    """One answer on its way to one client.
+
+    wire: the connection's writer. start_s: monotonic time that the dues count from. steps:
+    iterator of (due_s, frame), due_s non-decreasing, frame bytes or a Step. heartbeat_s: a comment
+    frame whenever nothing was due for so long; 0 for never. heartbeat: its bytes, framed.
+    on_gone(): the client has left. on_end(play, whole): the play is over; whole is False when the
+    connection is of no more use. Both are called on the player's thread.
+    """
+
+    __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
+                 "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
+                 "timed")
+
+    def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
+                 heartbeat=SSE_HEARTBEAT, timed=True):
+        self.wire = wire
+        self.start_s = start_s
+        self.steps = steps
+        self.heartbeat_s = heartbeat_s
+        self.heartbeat = heartbeat
+        self.on_gone = on_gone
+        self.on_end = on_end
+        self.frame = None           # what is sent at due_s
+        self.due_s = 0.0
+        self.tick = _PLAY_IDLE      # the bucket it waits in; a bucket's entry with another is stale
+        self.rest = b""             # bytes that the socket did not take yet
+        self.blocked_s = 0.0        # since when
+        self.over = False           # on_end was called
+        self.ended = False          # steps is exhausted; only rest is still to go
+        self.read_off = False       # bytes of a next request wait, so reading is not watched
+        self.push = None            # its PushedSteps, when a worker feeds it
+        self.timed = timed          # whether its lateness counts
+
+
+class PushedSteps:
+    """Steps that a worker pushes while it generates; the play waits for the next.
+
+    head: bytes that are held back until the first frame comes or grace_s has passed, so that a
+    failure before that can still be a plain status. failure: the Step of one, played when the
+    frames before it are out; the head does not go out for it. Everything is the player's, but the
+    worker adds frames and sets `failure` and `closed`, in this order.
+    """
+
+    def __init__(self, head, grace_s, heartbeat_s, heartbeat):
+        self.head = head
+        self.failure = None
+        self.closed = False
+        self.waiting = False        # the play has taken all and waits
+        self.play = None
+        self._queue = deque()
+        self._grace_s = grace_s
+        self._heartbeat_s = heartbeat_s
+        self._heartbeat = heartbeat
+        self._last_s = 0.0          # due time of what was given out last
+
+    def __iter__(self):
+        return self
+
+    def __len__(self):
+        return len(self._queue)
+
+    def add(self, due_s, frame):
+        self._queue.append((due_s, frame))
+
+    def __next__(self):
+        queue = self._queue
+        self.waiting = False
+        if queue:
+            if self.head is not None:
+                head, self.head = self.head, None
+                return 0.0, head
+            due_s, frame = queue.popleft()
+            if due_s is None:
+                due_s = self._last_s
+            self._last_s = max(due_s, self._last_s)
+            return self._last_s, frame
+        if self.closed:
+            if queue:                   # pushed between the two looks
+                return self.__next__()
+            failure, self.failure = self.failure, None
+            if failure is None:
+                raise StopIteration
+            return self._last_s, failure
+        self.waiting = True
+        if self.head is not None:
+            return self._grace_s, Step(self._idle)
+        if not self._heartbeat_s:
+            return float("inf"), b""
+        return None, Step(self._idle)       # None: heartbeat_s from now
+
+    def _idle(self):
+        if self.head is not None:
+            head, self.head = self.head, None
+            return head
+        return self._heartbeat
+
+
+def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
+    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
+    due_s, frame = first
+    while True:
+        while due_s - last_s > heartbeat_s:
+            last_s += heartbeat_s
+            yield last_s, heartbeat
+        yield due_s, frame
+        last_s = due_s
+        try:
+            due_s, frame = next(steps)
+        except StopIteration:
+            return
+
+
+class Player:
+    """Plays any number of answers on one thread.
+
+    poller: where sockets are watched, shared with the loop that calls tick(), or its own.
+    clock: Clock. lateness: observe.metrics.Lateness. submit(job): runs a blocking step elsewhere.
+    on_error(): called inside an except block for a fault that ended one play. wake(): makes the
+    thread that calls tick() look at the inbox.
+    """
+
+    def __init__(self, poller, clock, lateness, submit, on_error, wake, send_timeout_s=60.0):
+        self._poller = poller
+        self._now = clock.monotonic
+        self._lateness = lateness.slots
+        self._submit = submit
+        self._on_error = on_error
+        self._wake = wake
+        self._send_timeout_s = send_timeout_s
+        self._buckets = {}          # tick -> [Play]
+        self._ticks = []            # heap of the keys of _buckets
+        self._blocked = {}          # Play -> None: those that wait for their socket
+        self.plays = {}             # wire -> Play: all that are not over
+
+    # ---- from other threads -------------------------------------------------------------------
+
+    def push(self, play, due_s, frame):
+        """Give a pushed play its next frame. Any thread."""
+        play.push.add(due_s, frame)
+        if play.push.waiting:
+            self._wake(lambda: self._pushed(play))
+
+    def close_push(self, play):
+        """No more frames will be pushed. Any thread."""
+        play.push.closed = True
+        self._wake(lambda: self._pushed(play))
+
+    # ---- on the player's thread ---------------------------------------------------------------
+
+    def start(self, play):
+        """Begin to play: what is due goes out now, joined with the head."""
+        self.plays[play.wire] = play
+        if play.push is not None:
+            play.push.play = play
+        self._advance_safely(play, self._now())
+
+    def next_due_s(self):
+        """Monotonic time of the next bucket, or None."""
+        return self._ticks[0] * TICK_S if self._ticks else None
+
+    def tick(self):
+        """Send all that is due, two buckets at most; True when more is due already."""
+        ticks = self._ticks
+        if not ticks:
+            return False
+        clock = self._now
+        now = clock()
+        rounds = BUCKETS_AT_ONCE
+        buckets = self._buckets
+        slots = self._lateness
+        count = 0
+        while ticks and ticks[0] <= now * 1000.0:
+            if not rounds:
+                return True
+            rounds -= 1
+            tick = heappop(ticks)
+            for play in buckets.pop(tick):
+                if play.tick != tick:           # it left, or was rescheduled by a push
+                    continue
+                # One clock read per 16 frames: a read each cost 0.05 us a token, and none at all
+                # made a long bucket look punctual to the end.
+                count += 1
+                if not count & 15:
+                    now = clock()
+                frame = play.frame
+                due_s = play.due_s
+                try:
+                    if frame.__class__ is not bytes or play.push is not None:
+                        self._advance(play, now)
+                        continue
+                    step = next(play.steps, None)
+                    if step is None:
+                        self._advance(play, now)
+                        continue
+                    next_s = step[0] + play.start_s
+                    if next_s - now < 0.0005 or 0.0 < play.heartbeat_s < next_s - now:
+                        self._advance(play, now, step)
+                        continue
+                    late = int((now - due_s) * _LATENESS_RATE) + 1
+                    slots[late if late < _LATENESS_LAST else _LATENESS_LAST] += play.timed
+                    play.due_s = next_s
+                    play.frame = step[1]
+                    try:
+                        sent = play.wire.send(frame)
+                    except BlockingIOError:
+                        sent = 0
+                    if sent != len(frame):
+                        play.tick = _PLAY_IDLE
+                        self._block(play, frame[sent:], now)
+                        continue
+                    play.tick = at = int(next_s * 1000.0) + 1
+                    bucket = buckets.get(at)
+                    if bucket is None:
+                        buckets[at] = [play]
+                        heappush(ticks, at)
+                    else:
+                        bucket.append(play)
+                except OSError:
+                    self.gone(play)
+                except Exception:
+                    self._on_error()
+                    self._end(play, False)
+        return False
+
+    def writable(self, play):
+        """The socket of a blocked play takes bytes again."""
+        if play.over or not play.rest:
+            return
+        try:
+            sent = play.wire.send(play.rest)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.gone(play)
+            return
+        play.rest = play.rest[sent:]
+        now = self._now()
+        if play.rest:
+            if sent:
+                play.blocked_s = now
+            return
+        self._blocked.pop(play, None)
+        self._watch(play)
+        if play.ended:
+            self._end(play, True)
+        else:
+            self._resume(play, now)
+
+    def readable(self, play):
+        """Something came, or the end, from a client whose answer is not over."""
+        if play.over:
+            return
+        try:
+            data = play.wire.peek()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.gone(play)
+        else:
+            play.read_off = True        # a pipelined request: not before this answer is out
+            self._watch(play)
+
+    def gone(self, play):
+        """The client has left: the play ends, and whoever generates is told."""
+        if play.over:
+            return
+        if play.on_gone is not None:
+            play.on_gone()
+        self._end(play, False)
+
+    def sweep(self, now):
+        """Drop the clients that took no byte for too long."""
+        limit = now - self._send_timeout_s
+        for play in [play for play in self._blocked if play.blocked_s < limit]:
+            self.gone(play)
+
+    # ---- inside -------------------------------------------------------------------------------
+
+    def _pushed(self, play):
+        if play.push.waiting and not play.over and not play.rest:
+            play.push.waiting = False
+            play.frame = None           # the idle step that it waited with
+            play.tick = _PLAY_IDLE
+            self._advance_safely(play, self._now())
+
+    def _advance_safely(self, play, now, step=None):
+        try:
+            self._advance(play, now, step)
+        except OSError:
+            self.gone(play)
+        except Exception:
+            self._on_error()
+            self._end(play, False)
+
+    def _advance(self, play, now, step=None):
+        """Send the play's frame and all else that is due, joined, and schedule what follows.
+
+        step: what was already taken from play.steps. The slow way: it also runs Steps, sets
+        heartbeats and ends plays.
+        """
+        out, size = [], 0
+        steps, start_s = play.steps, play.start_s
+        frame, due_s = play.frame, play.due_s
+        play.tick = _PLAY_IDLE
+        while True:
+            if frame is not None:
+                if frame.__class__ is not bytes:
+                    if frame.blocking:
+                        play.frame = None
+                        if step is not None:
+                            play.steps = _chain_first(step, steps)
+                        self._send(play, b"".join(out), now)
+                        if not play.over:
+                            self._run_elsewhere(play, frame)
+                        return
+                    frame = frame.run()
+                if frame:
+                    out.append(frame)
+                    size += len(frame)
+                    if play.timed and due_s:        # the head has no due time
+                        late = max(0, int((now - due_s) * _LATENESS_RATE) + 1)
+                        self._lateness[min(late, _LATENESS_LAST)] += 1
+            if step is None:
+                step = next(steps, None)
+            if step is None:
+                play.ended = True
+                play.frame = None
+                break
+            next_s, frame = step
+            if next_s is None:
+                next_s = now - start_s + play.heartbeat_s
+            elif play.heartbeat_s and play.push is None and next_s + start_s - now > play.heartbeat_s:
+                play.steps = steps = _with_heartbeats((next_s, frame), steps, now - start_s,
+                                                      play.heartbeat_s, play.heartbeat)
+                play.heartbeat_s = 0.0      # the steps have their own from here on
+                next_s, frame = next(steps)
+            step = None
+            due_s = next_s + start_s
+            if due_s > now or size > JOIN_BYTES:
+                play.frame, play.due_s = frame, due_s
+                break
+        self._send(play, b"".join(out), now)
+        if play.over or play.rest:
+            return
+        if play.ended:
+            self._end(play, True)
+        else:
+            self._resume(play, now)
+
+    def _resume(self, play, now):
+        """Put a play into the bucket of its next frame."""
+        if play.frame is None:
+            self._advance_safely(play, now)
+            return
+        due_s = play.due_s
+        if due_s == float("inf"):
+            play.tick = _PLAY_IDLE
+            return
+        at = max(int(due_s * 1000.0), int(now * 1000.0)) + 1
+        play.tick = at
+        bucket = self._buckets.get(at)
+        if bucket is None:
+            self._buckets[at] = [play]
+            heappush(self._ticks, at)
+        else:
+            bucket.append(play)
+
+    def _send(self, play, data, now):
+        if play.rest:
+            play.rest += data
+            return
+        if not data:
+            return
+        try:
+            sent = play.wire.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent != len(data):
+            self._block(play, data[sent:], now)
+
+    def _block(self, play, rest, now):
+        """The socket is full: keep the rest, and the next deadline apart from it."""
+        play.rest = rest
+        play.blocked_s = now
+        self._blocked[play] = None
+        self._watch(play)
+
+    def _watch(self, play):
+        self._poller.watch(play.wire, (0 if play.read_off else POLL_READ)
+                           | (POLL_WRITE if play.rest else 0))
+
+    def _run_elsewhere(self, play, step):
+        """Run a step that may wait on a worker; the play goes on with its result."""
+        def job():
+            try:
+                frame = step.run()
+            except Exception:
+                self._on_error()
+                self._wake(lambda: self._end(play, False))
+                return
+            self._wake(lambda: came(frame))
+
+        def came(frame):
+            if not play.over:
+                play.frame, play.due_s = frame, self._now()
+                if play.rest:
+                    return              # writable() resumes it
+                self._advance_safely(play, self._now())
+        self._submit(job)
+
+    def _end(self, play, whole):
+        if play.over:
+            return
+        play.over = True
+        play.tick = _PLAY_IDLE
+        self._blocked.pop(play, None)
+        self.plays.pop(play.wire, None)
+        if play.read_off:
+            play.read_off = False
+            play.rest = b""
+            if whole:
+                self._watch(play)
+        close = getattr(play.steps, "close", None)
+        if close is not None:
+            close()
+        if play.on_end is not None:
+            play.on_end(play, whole)
+
+
+def _chain_first(step, steps):
+    yield step
+    yield from steps
+
+
+class PacerThread:
+    """A player with a thread and a poller of its own: for the thread-per-connection form."""
+
+    def __init__(self, make_poller, make_player, clock, waker):
+        """make_player(poller, wake) -> Player. waker: transport.poller.Waker."""
+        self._poller = make_poller()
+        self._waker = waker
+        self._clock = clock
+        self._inbox = deque()
+        self._stopped = False
+        self.player = make_player(self._poller, self.post)
+        self._poller.watch(waker, POLL_READ)
+        self._thread = threading.Thread(target=self._run, name="pacer", daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def post(self, job):
+        """Run job() on the pacer's thread. Any thread."""
+        self._inbox.append(job)
+        self._waker.wake()
+
+    def watch(self, wire):
+        """On the pacer's thread: notice when this client leaves."""
+        self._poller.watch(wire, POLL_READ)
+
+    def unwatch(self, wire):
+        self._poller.forget(wire)
+
+    def stop(self):
+        """Wait for the thread's end; plays that are not over stay as they are."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._waker.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._poller.close()
+
+    def _run(self):
+        player, poller, inbox, waker = self.player, self._poller, self._inbox, self._waker
+        now = self._clock.monotonic
+        sweep_s = now() + 1.0
+        more = False
+        while not self._stopped:
+            due_s = player.next_due_s()
+            timeout = 0.0 if more or inbox else \
+                max(0.0, min(1.0, (due_s if due_s is not None else sweep_s) - now()))
+            for wire, mask in waker.poll_awake(poller, timeout, inbox):
+                play = player.plays.get(wire)
+                if play is None:
+                    continue
+                if mask & POLL_WRITE and play.rest:
+                    player.writable(play)
+                if mask & ~POLL_WRITE:
+                    player.readable(play)
+            while inbox:
+                inbox.popleft()()
+            more = player.tick()
+            if now() >= sweep_s:
+                sweep_s = now() + 1.0
+                player.sweep(now())

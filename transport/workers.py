@@ -1,0 +1,108 @@
+"""Threads for what may wait: blocking backends and stores, files, big bodies.
+
+Quick jobs share one thread, because threads that fight for the GIL cost more than they bring;
+blocking jobs get a thread each, up to a bound, and wait in order beyond it.
+"""
+import threading
+import time
+from collections import deque
+
+WORKER_IDLE_S = 10.0                # a blocking worker without a job ends after this
+
+
+class Workers:
+    """max_blocking: how many blocking jobs run at once. on_error(): called inside the except
+    block of a job that failed; the worker lives on."""
+
+    def __init__(self, on_error, max_blocking=256):
+        self._on_error = on_error
+        self._max_blocking = max_blocking
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._quick = deque()
+        self._blocking = deque()
+        self._quick_started = False
+        self._blocking_threads = 0
+        self._blocking_idle = 0
+        self._stopped = False
+
+    def submit(self, job):
+        """Run a short job on the quick thread."""
+        with self._lock:
+            self._quick.append(job)
+            if not self._quick_started:
+                self._quick_started = True
+                threading.Thread(target=self._run_quick, name="worker", daemon=True).start()
+            self._changed.notify_all()
+
+    def submit_blocking(self, job):
+        """Run a job that may wait for long."""
+        with self._lock:
+            self._blocking.append(job)
+            if len(self._blocking) > self._blocking_idle \
+                    and self._blocking_threads < self._max_blocking:
+                self._blocking_threads += 1
+                threading.Thread(target=self._run_blocking, name="worker-blocking",
+                                 daemon=True).start()
+            self._changed.notify_all()
+
+    def stop(self):
+        """Let the threads end after their job; waiting jobs are dropped."""
+        with self._lock:
+            self._stopped = True
+            self._quick.clear()
+            self._blocking.clear()
+            self._changed.notify_all()
+
+    def _run_quick(self):
+        while True:
+            with self._lock:
+                while not self._quick:
+                    if self._stopped:
+                        return
+                    self._changed.wait()
+                job = self._quick.popleft()
+            self._run(job)
+
+    def _run_blocking(self):
+        while True:
+            with self._lock:
+                end_s = time.monotonic() + WORKER_IDLE_S
+                self._blocking_idle += 1
+                while not self._blocking:
+                    left = end_s - time.monotonic()
+                    if self._stopped or left <= 0:
+                        self._blocking_idle -= 1
+                        self._blocking_threads -= 1
+                        return
+                    self._changed.wait(left)
+                self._blocking_idle -= 1
+                job = self._blocking.popleft()
+            self._run(job)
+
+    def _run(self, job):
+        try:
+            job()
+        except Exception:
+            self._on_error()
+
+
+class Breather:
+    """Lets the GIL go now and then during long work on a worker.
+
+    A thread that computes takes the GIL at every send of the pacer's and holds it for a switch
+    interval; one that works in slices and sleeps between them leaves the pacer its time.
+    """
+
+    __slots__ = ("_until",)
+
+    WORK_S = 0.0003
+    REST_S = 0.0005
+
+    def __init__(self):
+        self._until = time.monotonic() + self.WORK_S
+
+    def __call__(self):
+        if time.monotonic() > self._until:
+            time.sleep(self.REST_S)
+            self._until = time.monotonic() + self.WORK_S
