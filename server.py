@@ -328,7 +328,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
         self._drain_seconds = settings.drain_s
-        self._pacer = self._loop = self._threads = None
+        self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
 
     def _build_transport(self):
@@ -338,7 +338,7 @@ class MockTurtleServer(ThreadingHTTPServer):
             self._pacer = PacerThread(make_poller, self._make_player, self.clock, self._pacer_waker)
             self.player = self._pacer.player
         if settings.transport == "threads":
-            self._threads = ConnectionThreads(self, self._pacer, self.workers)
+            self._connection_threads = ConnectionThreads(self, self._pacer, self.workers)
             return
         poller = make_poller()
         if self._pacer is None:
@@ -406,11 +406,11 @@ class MockTurtleServer(ThreadingHTTPServer):
                     self._stopping.wait(0.2)
             self.sweep_store()
         poller.close()
-        self._threads.drain(self._drain_seconds)
+        self._connection_threads.drain(self._drain_seconds)
 
     def finish_request(self, request, client_address):
         """On the connection's own thread, under ThreadingMixIn.process_request."""
-        self._threads.serve(request, client_address)
+        self._connection_threads.serve(request, client_address)
 
     def shutdown_request(self, request):
         """The connection's thread has closed it."""

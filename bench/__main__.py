@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import time
+from urllib.parse import urlsplit
 
 from bench.guard import PROFILE, broken_tests, judge, render_verdicts
 from bench.measures import PACED_TESTS, TESTS, run_tests
 from bench.poller import raise_file_limit
-from bench.process import Target
+from bench.process import HAVE_PROC, Target
 from bench.report import build_document, find_remarks, render_table
 
 
@@ -62,7 +63,7 @@ def parse_options(arguments):
     parser.add_argument("--ttft-ms", type=float, help="of the paced tests (default: 100; with --url 0)")
     parser.add_argument("--itl-ms", type=float, help="of the paced tests (default: 20; with --url 0)")
     parser.add_argument("--output-tokens", type=int, default=128, help="of the paced tests (default: 128)")
-    parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: 5000, within the file limit)")
+    parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: 5000, or the file limit)")
     parser.add_argument("--neighbours", type=names(("models", "refused", "history")), default="models,refused,history")
     parser.add_argument("--json", metavar="FILE", help="the figures as JSON")
     options = parser.parse_args(arguments)
@@ -86,12 +87,14 @@ def parse_options(arguments):
 def find_targets(options, say):
     """The targets, ours first, the floor last; drops the tests that a given server is not set for."""
     if options.url:
-        port = int(options.url.rstrip("/").rsplit(":", 1)[1].split("/")[0])
+        address = urlsplit(options.url)
+        if address.hostname not in ("127.0.0.1", "localhost") or not address.port:
+            raise SystemExit("--url: http://127.0.0.1:PORT, as all load stays on this machine")
         paced = options.itl_ms > 0
         for test in [test for test in options.tests if test == "cold" or (test in PACED_TESTS) != paced]:
             options.tests.remove(test)
             say("%s is left out: the server already runs, with the latency it has (see --itl-ms)" % test)
-        ours = Target("server", port=port, pid=options.pid)
+        ours = Target("server", port=address.port, pid=options.pid)
     else:
         ours = Target(os.path.basename(options.file), [options.python, options.file])
     if not options.floor:
@@ -114,10 +117,11 @@ def run_guard(targets, options, figures, say):
                 floor[threshold.metric] = second[targets[1].label].get(threshold.metric, [])
         verdicts = judge(ours, floor)
     print(render_verdicts(verdicts))
-    errors = sum(sum(kept.get("errors", ())) for kept in figures.values())
-    if errors:
-        print("BROKEN   %d errors" % errors)
-    return 1 if errors or broken_tests(verdicts) else 0
+    missing = [threshold.metric for threshold, ratio, _ in verdicts if ratio is None and HAVE_PROC]
+    errors = sum(ours.get("errors", ())) + sum(floor.get("errors", ()))
+    if errors or missing:
+        print("BROKEN   %d errors; not measured: %s" % (errors, ", ".join(missing) or "none"))
+    return 1 if errors or missing or broken_tests(verdicts) else 0
 
 
 def main(arguments=None):
@@ -133,12 +137,15 @@ def main(arguments=None):
     signal.signal(signal.SIGTERM, on_term)  # so that what was started is ended
     options.idle = min(options.idle, raise_file_limit(options.idle) - 64)
     targets = find_targets(options, say)
+    if options.reps > 1 and not options.guard:
+        options.cold_starts = 1
     began = time.perf_counter()
     figures = run_tests(targets, options, say)
     print(render_table(figures, [target.label for target in targets]))
     for remark in find_remarks(figures):
         print("! " + remark)
-    status = run_guard(targets, options, figures, say) if options.guard else 0
+    errors = sum(sum(kept.get("errors", ())) for kept in figures.values())
+    status = run_guard(targets, options, figures, say) if options.guard else 1 if errors else 0
     print("took %.0f s" % (time.perf_counter() - began))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

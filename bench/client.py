@@ -8,8 +8,8 @@ stream  the same with SSE answers; gaps are between token events of one stream
 idle    open N connections, ask /health once on each, print "ready", hold them until a line comes in, ask once more
 
 Time stamps are taken right after each recv; tokens that arrive in one recv have gap 0. `lag_ms` is how long after
-poll returned the last recv of its batch was done: a bound of the client's own share in the measured error. Connections
-start evenly over `spread_s`, so that streams are not all in one phase; what ends or begins in `warmup_s` is not counted.
+poll returned the last recv of its batch was done: a bound of the client's own share in the error. Connections start
+evenly over `spread_s`, so that streams are not all in one phase; what ends or begins in `warmup_s` is not counted.
 """
 
 import array
@@ -36,7 +36,7 @@ DEFAULTS = {
     "conns": 32,
     "secs": 2.0,  # of measuring, after the warm-up
     "warmup_s": 0.5,
-    "spread_s": 0.1,
+    "spread_s": 0.05,
     "ttft_ms": 0.0,  # what the server is set to: gap error, duration error and efficiency are against these
     "itl_ms": 0.0,
     "max_requests": 0,  # stop after so many (0: after secs)
@@ -271,7 +271,7 @@ class Load:
 
     # -- the loop ---------------------------------------------------------------------------------------------------
     def run(self):
-        """Drive the load to its end and return the result (see `result`)."""
+        """Drive the load to its end, close all connections and return the result (see `result`). Once only."""
         spec, clock = self.spec, time.perf_counter
         began, cpu_began = clock(), time.process_time()
         self.measure_from = began + spec["warmup_s"]
@@ -302,7 +302,11 @@ class Load:
                         self.fail(conn, "stalled", now)
             if spec["max_requests"] and not conns and not due:
                 break
-        return self.result(began, now, time.process_time() - cpu_began)
+        cpu_s = time.process_time() - cpu_began
+        for conn in list(conns.values()):
+            self.drop(conn)
+        self.poller.close()
+        return self.result(began, now, cpu_s)
 
     def result(self, began, ended, cpu_s):
         """The run as a JSON-able dict; keys with units, samples as `summary_ms`."""

@@ -1,8 +1,8 @@
 """The floor: a server of canned bytes, to say what this machine and this Python can do at all.
 
 Same flags as the product (`--port --ttft-ms --itl-ms --output-tokens`), same routes, no work in them: it looks at the
-path, for `"stream":true` at the end of the body and for the refused body of `measures`, and sends fixed bytes. One thread,
-one epoll, 1 ms buckets of due streams, frames of a late stream joined. A ratio to it, from one run, means the same on a
+path, for `"stream":true` at the end of the body and for the refused body of `measures`, and sends fixed bytes. One
+thread, one epoll, 1 ms buckets of due streams, frames of a late stream joined. A ratio to it means the same on a
 fast and on a slow machine. It is a limit to compare with, not a product: it checks nothing.
 """
 

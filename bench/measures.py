@@ -71,11 +71,18 @@ def start_paced(target, options):
     return target.start(options.ttft_ms, options.itl_ms, options.output_tokens)
 
 
-def per_million(result):
+def cpu_per_million(result):
     """Server CPU seconds per million tokens, None where unknown."""
     if result["server_cpu_s"] is None or not result["tokens_all"]:
         return None
     return result["server_cpu_s"] / result["tokens_all"] * 1e6
+
+
+def cpu_per_request(result):
+    """Server CPU milliseconds per request, None where unknown."""
+    if result["server_cpu_s"] is None or not result["requests_all"]:
+        return None
+    return result["server_cpu_s"] / result["requests_all"] * 1e3
 
 
 def megabytes(size):
@@ -105,6 +112,7 @@ def test_rps(target, options, record):
         for kind in options.kinds:
             result = run_load(server, plain_load(kind, options))
             record(kind + ".rps", result["rps"])
+            record(kind + ".cpu_per_request_ms", cpu_per_request(result))
             record(kind + ".rps_p50_ms", result["latency_ms"]["p50"])
             record(kind + ".rps_p99_ms", result["latency_ms"]["p99"])
             note_client(result, record)
@@ -118,7 +126,7 @@ def test_stream(target, options, record):
             load = {"mode": "stream", "kind": kind, "path": path, "body": body, "conns": CONNECTIONS}
             result = run_load(server, dict(load, secs=options.secs, warmup_s=options.warmup_s))
             record(kind + ".tokens_s", result["tokens_s"])
-            record(kind + ".cpu_per_1m_unpaced", per_million(result))
+            record(kind + ".cpu_per_1m_unpaced", cpu_per_million(result))
             note_client(result, record)
 
 
@@ -135,7 +143,7 @@ def test_paced(target, options, record):
             record(name + "ttft_p50_ms", result["ttft_ms"]["p50"])
             record(name + "ttft_p99_ms", result["ttft_ms"]["p99"])
             record(name + "efficiency", result["efficiency"])
-            record(name + "cpu_per_1m", per_million(result))
+            record(name + "cpu_per_1m", cpu_per_million(result))
             record(name + "rss_mb", megabytes(result["rss_bytes"]))
             record(name + "client_lag_p99_ms", result["lag_ms"]["p99"])
             note_client(result, record)

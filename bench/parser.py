@@ -70,7 +70,7 @@ class AnswerParser:
         if state == _CHUNK_SIZE and not self._partial:
             # The usual case of a paced stream: one frame, one chunk, one recv.
             end = data.find(b"\r\n")
-            if 0 < end < 9:
+            if 0 < end < 9 and b";" not in data[:end]:
                 size = int(data[:end], 16)
                 if size and end + size + 4 == len(data):
                     return self._lines(data[end + 2 : -2])

@@ -217,11 +217,11 @@ def run_load(server, spec):
 
     Adds "server_cpu_s", "server_cores", "rss_bytes" (all None without /proc), "other_cores": CPU that neither took.
     """
-    cpu, busy = server.usage()[0], read_machine_busy()
+    cpu, busy, began = server.usage()[0], read_machine_busy(), time.perf_counter()
     with Client(dict(spec, port=server.port)) as client:
         result = client.result()
     cpu_after, rss = server.usage()
-    busy_after = read_machine_busy()
+    busy_after, wall_s = read_machine_busy(), time.perf_counter() - began
     known = cpu is not None and cpu_after is not None
     result["server_cpu_s"] = cpu_after - cpu if known else None
     result["server_cores"] = result["server_cpu_s"] / result["total_s"] if known else None
@@ -229,5 +229,5 @@ def run_load(server, spec):
     result["other_cores"] = None
     if known:
         other = busy_after - busy - result["server_cpu_s"] - result["client_cpu_s"]
-        result["other_cores"] = max(0.0, other) / result["total_s"]
+        result["other_cores"] = max(0.0, other) / wall_s
     return result

@@ -11,6 +11,7 @@ METRICS = {
     "cold_s": ("cold start to first 200 on /health, s", 3),
     "idle_rss_mb": ("idle memory (RSS), MB", 1),
     "rps": ("requests/s", 0),
+    "cpu_per_request_ms": ("server CPU ms per request", 4),
     "rps_p50_ms": ("latency p50, ms", 2),
     "rps_p99_ms": ("latency p99, ms", 2),
     "rps_alone": ("requests/s without the streams", 0),
@@ -37,11 +38,12 @@ METRICS = {
 }
 SELF_CHECKS = ("errors", "client_cores", "other_cores")  # told below the table, not in it
 CLIENT_CORES_MAX = 0.85  # over that the client is the bottleneck and its times are its own
+LAG_MS_MAX = 3.0  # over that the client itself is late, and its gap errors are its own
 OTHER_CORES_MAX = 0.4  # over that the machine was doing something else
 
 
 def title(key):
-    """"chat.n100.err_mean_ms" as "chat, 100 streams: gap error mean, ms"."""
+    """Say a key in words: chat.n100.err_mean_ms is "chat, 100 streams: gap error mean, ms"."""
     *where, what = key.split(".")
     words = ["%s streams" % part[1:] if part[:1] == "n" and part[1:].isdigit() else part for part in where]
     name = METRICS[what][0]
@@ -86,13 +88,19 @@ def find_remarks(figures):
         errors = sum(kept.get("errors", ()))
         if errors:
             remarks.append("%s: %d errors" % (label, errors))
-        client = max([value for value in kept.get("client_cores", ()) if value is not None], default=0.0)
+        client, other = (_highest(kept.get(name, ())) for name in ("client_cores", "other_cores"))
         if client > CLIENT_CORES_MAX:
-            remarks.append("%s: the client used %.2f cores in one test: that figure is the client's limit" % (label, client))
-        other = max([value for value in kept.get("other_cores", ()) if value is not None], default=0.0)
+            remarks.append("%s: the client was busy (%.2f cores): the rates may be its own limit" % (label, client))
         if other > OTHER_CORES_MAX:
-            remarks.append("%s: other work took up to %.2f cores during a test: repeat on a quiet machine" % (label, other))
+            remarks.append("%s: other work took up to %.2f cores: repeat on a quiet machine" % (label, other))
+        for key, values in kept.items():
+            if key.endswith(".client_lag_p99_ms") and median(values) > LAG_MS_MAX:
+                remarks.append("%s, %s: the client was late itself: too many streams for it" % (label, title(key)))
     return remarks
+
+
+def _highest(values):
+    return max([value for value in values if value is not None], default=0.0)
 
 
 def build_document(figures, options):
