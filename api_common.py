@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import time
+from hashlib import blake2b
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,11 @@ def dump_json(value):
     return _JSON_ENCODE(value).encode("ascii")
 
 
+def dump_string(text):
+    """A str as JSON bytes with its quotes: dump_json for the commonest case, at half its price."""
+    return _JSON_ESCAPE(text).encode("ascii")
+
+
 def escape_json(text):
     """The inside of a JSON string, as bytes, without the quotes."""
     return _JSON_ESCAPE(text)[1:-1].encode("ascii")
@@ -101,7 +107,7 @@ def parse_body(data, breathe=None):
         if breathe is not None and len(text) > PIECEWISE_BYTES:
             value = _decode_piecewise(text, breathe)
         else:
-            value = _JSON_DECODE(text)
+            value = _decode_whole(text)
     except UnicodeDecodeError:
         raise ApiError(400, "The request body is not valid UTF-8.")
     except RecursionError:
@@ -111,6 +117,15 @@ def parse_body(data, breathe=None):
     if value.__class__ is not dict:
         raise ApiError(400, "The request body must be a JSON object, not %s." % json_type(value))
     return value
+
+
+def _decode_whole(text):
+    """json.loads; the decoder's own look for white space around costs more than the parse."""
+    try:
+        value, end = _JSON_SCAN(text, 0)
+    except StopIteration:
+        return _JSON_DECODE(text)
+    return value if end == len(text) else _JSON_DECODE(text)
 
 
 def _short_reason(exc):
@@ -385,6 +400,13 @@ def content_text(content, path="content"):
     return "".join(texts)
 
 
+def content_hash(text, before=b""):
+    """Bytes that are equal for equal text behind equal `before`: the text itself while it is
+    short, which saves a digest where only the draw's own digest is made of it."""
+    data = before + text.encode("utf-8", "surrogatepass")
+    return data if len(data) <= 256 else blake2b(data, digest_size=16).digest()
+
+
 # Tokens that a message costs beside its text: role and separators, as published for the chat
 # models; and the opening of the answer, once a request. Both APIs count alike.
 MESSAGE_TOKENS = 4
@@ -512,6 +534,7 @@ class Host:
         backend    backends.contract.Backend
         tokenizer  tokenizer.Tokenizer
         metrics    observe.metrics.Metrics
+        models_json  bytes, the answer of GET /models
         log_exception()  called inside an except block: the traceback goes to the log
     Of the one request that the handler object lives for:
         body_bytes  the whole body; query {name: [str]}; headers {lower-case name: str}
@@ -524,7 +547,7 @@ class Host:
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
     """
 
-    settings = clock = ids = store = backend = tokenizer = metrics = None
+    settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
     body_bytes = b""
     query = {}
     headers = {}

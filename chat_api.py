@@ -3,13 +3,11 @@
 It validates, counts the prompt and routes; the assembler here turns deltas into the API's words.
 Runs on whichever thread handles the request; it does no I/O.
 """
-from hashlib import blake2b
-
 from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
                         check_enum, check_fields, check_integer, check_metadata, check_min_tokens,
                         check_number, check_object, check_stream_options, check_streaming,
-                        check_string, chunked_bytes, content_text, dump_json, escape_json,
+                        check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, missing_parameter, parse_body, shown,
                         unframed_bytes)
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
@@ -159,7 +157,7 @@ def read_messages(messages, tokenizer, breathe=None):
 
     Raises ApiError 400 that names the message and the field.
     """
-    digest = blake2b(digest_size=16)
+    said = []
     tokens = ANSWER_TOKENS
     last_user_text = ""
     known_calls = set()
@@ -195,10 +193,10 @@ def read_messages(messages, tokenizer, breathe=None):
         elif role == "user":
             last_user_text = text
         tokens += _message_tokens(text, content, tokenizer, breathe)
-        digest.update(("%s\0%s\0" % (role, text)).encode("utf-8", "surrogatepass"))
+        said += (role, text)
         if breathe is not None:
             breathe()
-    return History(tokens, digest.digest(), last_user_text, lambda: messages)
+    return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages)
 
 
 def parse_chat_request(body, tokenizer, breathe=None):
@@ -268,11 +266,10 @@ class ChatAssembler(Assembler):
         self._include_usage = include_usage
         self._choices = [_ChatChoice() for _ in range(choices)]
         # the keys that all chunks and the object share
-        self._common = b'"created":%d,"model":%s,"service_tier":%s,"system_fingerprint":"%s"' % (
-            created, dump_json(model), dump_json(service_tier), SYSTEM_FINGERPRINT)
-        self._id = b'"id":"chatcmpl-%s"' % tail.encode("ascii")
-        self._prefix = b'data: {%s,"object":"chat.completion.chunk",%s,"choices":[' % (
-            self._id, self._common)
+        self._common = b'"id":"chatcmpl-%s","created":%d,"model":%s,"service_tier":%s,"system_fingerprint":"%s"' % (
+            tail.encode("ascii"), created, dump_string(model), dump_string(service_tier),
+            SYSTEM_FINGERPRINT)
+        self._prefix = b'data: {%s,"object":"chat.completion.chunk","choices":[' % self._common
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
     def start(self):
@@ -348,7 +345,7 @@ class ChatAssembler(Assembler):
         if choice.calls and delta.reason == "stop":
             choice.reason = "tool_calls"        # api-reference 4.3: always, when calls were made
         opening = b"" if choice.opened else self._open(delta.choice)
-        return opening + self._chunk(delta.choice, b"{}", dump_json(choice.reason))
+        return opening + self._chunk(delta.choice, b"{}", dump_string(choice.reason))
 
     def frames(self, run):
         index = run.choice
@@ -401,8 +398,7 @@ class ChatAssembler(Assembler):
     def end(self):
         usage = b""
         if self._include_usage:
-            usage = self._frame(b'data: {%s,"object":"chat.completion.chunk",%s,"choices":[],"usage":%s}\n\n'
-                                % (self._id, self._common, self._usage()))
+            usage = self._frame(b'%s],"usage":%s}\n\n' % (self._prefix, self._usage()))
         return usage + self._frame(SSE_DONE)
 
     def fail(self, error):
@@ -418,8 +414,8 @@ class ChatAssembler(Assembler):
                     usage.reasoning_tokens))
 
     def result(self):
-        return b'{%s,"object":"chat.completion",%s,"choices":[%s],"usage":%s}' % (
-            self._id, self._common,
+        return b'{%s,"object":"chat.completion","choices":[%s],"usage":%s}' % (
+            self._common,
             b",".join(self._choice_object(index) for index in range(len(self._choices))),
             self._usage())
 
@@ -442,7 +438,7 @@ class ChatAssembler(Assembler):
             logprobs = b'{"content":%s,"refusal":null}' % dump_json(choice.logprobs)
         return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s,"annotations":[]%s},'
                 b'"logprobs":%s,"finish_reason":%s}' % (
-                    index, content, refusal, extra, logprobs, dump_json(choice.reason)))
+                    index, content, refusal, extra, logprobs, dump_string(choice.reason)))
 
 
 def _chat_call(call_id, name, pieces, kind):

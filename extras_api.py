@@ -1,22 +1,27 @@
 """Small calls beside the generating ones: models and health."""
-from api_common import ApiError, Host, shown
+from api_common import ApiError, Host, dump_json, shown
+
+
+def _models_object(name, settings):
+    return {"id": name, "object": "model", "created": settings.started, "owned_by": "mockturtle"}
+
+
+def build_models_list(settings):
+    """The answer of GET /models as JSON bytes; it does not change while the server runs."""
+    return dump_json({"object": "list",
+                      "data": [_models_object(name, settings) for name in settings.models]})
 
 
 class ExtrasApiMixin(Host):
     """GET /v1/models, /v1/models/{id} and /health."""
 
     def models_list(self):
-        self.send_json(200, {"object": "list",
-                             "data": [self._models_object(name) for name in self.settings.models]})
+        self.send_json(200, self.models_json)
 
     def models_retrieve(self, name):
         if name not in self.settings.models:
             raise ApiError(404, "The model '%s' does not exist." % shown(name), code="model_not_found")
-        self.send_json(200, self._models_object(name))
-
-    def _models_object(self, name):
-        return {"id": name, "object": "model", "created": self.settings.started,
-                "owned_by": "mockturtle"}
+        self.send_json(200, _models_object(name, self.settings))
 
     def health_read(self):
         self.send_json(200, {"status": "ok"})

@@ -120,6 +120,7 @@ class ResponseAssembler(Assembler):
         self._completed_at = completed_at
         self._next_item = first_item
         self._sequence = 0
+        self._quiet = False         # a plain answer: frames are not even formatted
         self._items = []            # by output index: JSON bytes once closed, else the open item
         self._message = None        # the open message, reasoning or other item: one at a time
         self._reasoning = None
@@ -132,11 +133,14 @@ class ResponseAssembler(Assembler):
 
     # ---- pieces -------------------------------------------------------------------------------
 
-    def _event(self, name, fields):
+    def _event(self, name, template, values):
+        """One event's frame. While absorb() collects a plain answer nothing is formatted."""
+        if self._quiet:
+            return b""
         number = self._sequence
         self._sequence = number + 1
         return self._frame(b'event: %s\ndata: {"type":"%s",%s,"sequence_number":%d}\n\n' % (
-            name, name, fields, number))
+            name, name, template % values, number))
 
     def _new_item(self, kind):
         """(id, output index) of a new item, whose place is taken at once."""
@@ -145,16 +149,18 @@ class ResponseAssembler(Assembler):
         self._items.append(None)
         return id.encode("ascii"), len(self._items) - 1
 
-    def _added(self, item, body):
+    def _added(self, item):
         self._items[item.index] = item
-        return self._event(b"response.output_item.added",
-                           b'"output_index":%d,"item":%s' % (item.index, body))
+        if self._quiet:
+            return b""
+        return self._event(b"response.output_item.added", b'"output_index":%d,"item":%s',
+                           (item.index, item.body(b"in_progress")))
 
     def _done(self, item, status):
         body = item.body(status)
         self._items[item.index] = body
         return self._event(b"response.output_item.done",
-                           b'"output_index":%d,"item":%s' % (item.index, body))
+                           b'"output_index":%d,"item":%s', (item.index, body))
 
     def _object(self, status, completed_at=b"null", error=b"null", details=b"null", usage=b"null",
                 output=b"[]"):
@@ -165,9 +171,9 @@ class ResponseAssembler(Assembler):
     # ---- the contract -------------------------------------------------------------------------
 
     def start(self):
-        opening = b'"response":%s' % self._object(b"in_progress")
-        return (self._event(b"response.created", opening)
-                + self._event(b"response.in_progress", opening))
+        opening = (self._object(b"in_progress"),)
+        return (self._event(b"response.created", b'"response":%s', opening)
+                + self._event(b"response.in_progress", b'"response":%s', opening))
 
     def feed(self, delta):
         kind = delta.__class__
@@ -201,13 +207,15 @@ class ResponseAssembler(Assembler):
         message = self._message
         if message is None:
             message = self._message = _OpenMessage(*self._new_item("message"))
-            frames += self._added(message, message.body(b"in_progress"))
+            frames += self._added(message)
         if message.kind != kind:
             frames += self._close_part()
             message.kind, message.escapes, message.logprobs = kind, [], []
+            if self._quiet:
+                return frames
             part = b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}' \
                 if kind == "output_text" else b'{"type":"refusal","refusal":""}'
-            frames += self._event(b"response.content_part.added", b'%s,"part":%s' % (
+            frames += self._event(b"response.content_part.added", b'%s,"part":%s', (
                 self._part_place(message), part))
         return frames
 
@@ -220,17 +228,17 @@ class ResponseAssembler(Assembler):
         if message.kind is None:
             return b""
         text = b"".join(message.escapes)
-        place = self._part_place(message)
+        place = b"" if self._quiet else self._part_place(message)
         if message.kind == "output_text":
             logprobs = dump_json(message.logprobs) if message.logprobs else b"[]"
-            frames = self._event(b"response.output_text.done", b'%s,"text":"%s","logprobs":%s' % (
+            frames = self._event(b"response.output_text.done", b'%s,"text":"%s","logprobs":%s', (
                 place, text, logprobs))
             part = b'{"type":"output_text","text":"%s","annotations":[],"logprobs":%s}' % (
                 text, logprobs)
         else:
-            frames = self._event(b"response.refusal.done", b'%s,"refusal":"%s"' % (place, text))
+            frames = self._event(b"response.refusal.done", b'%s,"refusal":"%s"', (place, text))
             part = b'{"type":"refusal","refusal":"%s"}' % text
-        frames += self._event(b"response.content_part.done", b'%s,"part":%s' % (place, part))
+        frames += self._event(b"response.content_part.done", b'%s,"part":%s', (place, part))
         self.texts.append(text)
         message.parts.append(part)
         message.kind = message.escapes = None
@@ -252,7 +260,7 @@ class ResponseAssembler(Assembler):
         if logprobs:
             message.logprobs += logprobs
             told = dump_json(logprobs)
-        return frames + self._event(b"response.output_text.delta", b'%s,"delta":"%s","logprobs":%s' % (
+        return frames + self._event(b"response.output_text.delta", b'%s,"delta":"%s","logprobs":%s', (
             self._part_place(message), escape, told))
 
     def _feed_refusal(self, text):
@@ -260,7 +268,7 @@ class ResponseAssembler(Assembler):
         message = self._message
         escape = escape_json(text)
         message.escapes.append(escape)
-        return frames + self._event(b"response.refusal.delta", b'%s,"delta":"%s"' % (
+        return frames + self._event(b"response.refusal.delta", b'%s,"delta":"%s"', (
             self._part_place(message), escape))
 
     def _feed_reasoning(self, delta):
@@ -272,22 +280,21 @@ class ResponseAssembler(Assembler):
             item = None
         if item is None:
             item = self._reasoning = _OpenReasoning(*self._new_item("reasoning"), raw=raw)
-            frames += self._added(item, b'{"type":"reasoning","id":"%s","summary":[],"status":"in_progress"}'
-                                  % item.id)
+            frames += self._added(item)
         if not item.pieces and delta.text:
             if raw:
                 frames += self._event(b"response.content_part.added",
-                                      b'%s,"part":{"type":"reasoning_text","text":""}'
-                                      % self._reasoning_place(item))
+                                      b'%s,"part":{"type":"reasoning_text","text":""}',
+                                      (self._reasoning_place(item),))
             else:
                 frames += self._event(b"response.reasoning_summary_part.added",
-                                      b'%s,"part":{"type":"summary_text","text":""}'
-                                      % self._reasoning_place(item))
+                                      b'%s,"part":{"type":"summary_text","text":""}',
+                                      (self._reasoning_place(item),))
         if not delta.text:
             return frames               # an item without a summary: only added and done
         item.pieces.append(delta.text)
         name = b"response.reasoning_text.delta" if raw else b"response.reasoning_summary_text.delta"
-        return frames + self._event(name, b'%s,"delta":"%s"' % (
+        return frames + self._event(name, b'%s,"delta":"%s"', (
             self._reasoning_place(item), escape_json(delta.text)))
 
     def _reasoning_place(self, item):
@@ -304,15 +311,15 @@ class ResponseAssembler(Assembler):
             place = self._reasoning_place(item)
             text = escape_json("".join(item.pieces))
             if item.raw:
-                frames += self._event(b"response.reasoning_text.done", b'%s,"text":"%s"' % (place, text))
+                frames += self._event(b"response.reasoning_text.done", b'%s,"text":"%s"', (place, text))
                 frames += self._event(b"response.content_part.done",
-                                      b'%s,"part":{"type":"reasoning_text","text":"%s"}' % (place, text))
+                                      b'%s,"part":{"type":"reasoning_text","text":"%s"}', (place, text))
             else:
                 frames += self._event(b"response.reasoning_summary_text.done",
-                                      b'%s,"text":"%s"' % (place, text))
+                                      b'%s,"text":"%s"', (place, text))
                 cut = b',"status":"incomplete"' if status == b"incomplete" else b""
                 frames += self._event(b"response.reasoning_summary_part.done", b'%s,"part":{"type":'
-                                      b'"summary_text","text":"%s"}%s' % (place, text, cut))
+                                      b'"summary_text","text":"%s"}%s', (place, text, cut))
         return frames + self._done(item, status)
 
     def _feed_call(self, delta):
@@ -326,13 +333,13 @@ class ResponseAssembler(Assembler):
                 *self._new_item("custom_tool_call" if custom else "function_call"),
                 call_id=delta.call_id, name=delta.name, custom=custom)
             self.call_ids.append(delta.call_id)
-            frames += self._added(call, call.body(b"in_progress"))
+            frames += self._added(call)
         if not delta.arguments:
             return frames
         call.pieces.append(delta.arguments)
         name = b"response.custom_tool_call_input.delta" if call.custom \
             else b"response.function_call_arguments.delta"
-        return frames + self._event(name, b'"item_id":"%s","output_index":%d,"delta":"%s"' % (
+        return frames + self._event(name, b'"item_id":"%s","output_index":%d,"delta":"%s"', (
             call.id, call.index, escape_json(delta.arguments)))
 
     def _close_calls(self, status):
@@ -345,10 +352,10 @@ class ResponseAssembler(Assembler):
             place = b'"item_id":"%s","output_index":%d' % (call.id, call.index)
             if call.custom:
                 frames += self._event(b"response.custom_tool_call_input.done",
-                                      b'%s,"input":"%s"' % (place, escape))
+                                      b'%s,"input":"%s"', (place, escape))
             else:
                 frames += self._event(b"response.function_call_arguments.done",
-                                      b'%s,"name":%s,"arguments":"%s"' % (
+                                      b'%s,"name":%s,"arguments":"%s"', (
                                           place, dump_json(call.name), escape))
             frames += self._done(call, status)
         self._calls = {}
@@ -361,7 +368,7 @@ class ResponseAssembler(Assembler):
             return frames               # a second message: the next text opens it
         item = self._other = _OpenItem(*self._new_item(delta.kind), kind=delta.kind,
                                        fields=delta.fields)
-        return frames + self._added(item, item.body(b"in_progress"))
+        return frames + self._added(item)
 
     def _feed_item_update(self, delta):
         item = self._other
@@ -370,7 +377,7 @@ class ResponseAssembler(Assembler):
         fields = b'"item_id":"%s","output_index":%d' % (item.id, item.index)
         if delta.fields:
             fields += b"," + dump_json(delta.fields)[1:-1]
-        return self._event(("response.%s.%s" % (delta.kind, delta.phase)).encode("ascii"), fields)
+        return self._event(("response.%s.%s" % (delta.kind, delta.phase)).encode("ascii"), b"%s", (fields,))
 
     def _feed_item_end(self, delta):
         if delta.kind == "message":
@@ -434,6 +441,7 @@ class ResponseAssembler(Assembler):
             for number, escape in enumerate(run.escapes, first)]))
 
     def absorb(self, run):
+        self._quiet = True
         self._open_message("output_text")
         self._message.escapes += run.escapes
 
@@ -467,7 +475,7 @@ class ResponseAssembler(Assembler):
     def end(self):
         name = b"response.completed" if self.reason not in ("length", "content_filter") \
             else b"response.incomplete"
-        return self._event(name, b'"response":%s' % self._result) + self._frame(SSE_DONE)
+        return self._event(name, b'"response":%s', (self._result,)) + self._frame(SSE_DONE)
 
     def fail(self, error):
         """`error` in both known shapes at once, then response.failed.
@@ -483,8 +491,8 @@ class ResponseAssembler(Assembler):
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
         failed = self._object(b"failed", output=output, error=dump_json(
             {"code": closed, "message": error.message}))
-        return (self._event(b"error", told)
-                + self._event(b"response.failed", b'"response":%s' % failed) + self._frame(SSE_DONE))
+        return (self._event(b"error", b"%s", (told,))
+                + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
 
     def _cut(self, item):
         """An item that a failure left open, as far as it came."""

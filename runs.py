@@ -232,10 +232,8 @@ class Completion:
         return server_error()
 
     def _count(self):
-        self._metrics.add("completions")
         usage = self.assembler.usage
-        if usage is not None:
-            self._metrics.add("completion_tokens", usage.completion_tokens)
+        self._metrics.add_completion(usage.completion_tokens if usage is not None else 0)
 
 
 class _RunStep:

@@ -19,10 +19,10 @@ try:
     from api_common import server_error
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
-    from extras_api import ExtrasApiMixin
+    from extras_api import ExtrasApiMixin, build_models_list
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
-    from settings import Settings, parse_settings
+    from settings import parse_settings
     from state.memory import MemoryStore
     from tokenizer import ApproxTokenizer
     from transport.http1 import HeadWriter, header_bytes
@@ -314,7 +314,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": ApproxTokenizer(), "metrics": self.metrics,
-            "routes": RouteTable(ROUTES), "heads": HeadWriter(self.clock.time), "app": self})
+            "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
         self.listeners = bind_listeners(settings, self.request_queue_size)
         # The base is told of the first address only and binds nothing itself.
         ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,

@@ -113,35 +113,19 @@ class GenerationRequest:
     "responses"; breathe: see Host.
     """
 
-    __slots__ = ("model", "history", "max_tokens", "min_tokens", "ignore_eos", "n", "stop", "seed",
-                 "logprobs", "tools", "tool_choice", "output_format", "parallel_tools",
-                 "reasoning_effort", "sampling", "wire_faults", "ignored_fields", "raw",
-                 "endpoint", "breathe")
+    max_tokens = seed = logprobs = tool_choice = output_format = None
+    reasoning_effort = sampling = raw = breathe = None
+    min_tokens = 0
+    ignore_eos = False
+    n = 1
+    stop = tools = wire_faults = ignored_fields = ()
+    parallel_tools = True
+    endpoint = "chat"
 
-    def __init__(self, model, history, max_tokens=None, min_tokens=0, ignore_eos=False, n=1,
-                 stop=(), seed=None, logprobs=None, tools=(), tool_choice=None,
-                 output_format=None, parallel_tools=True, reasoning_effort=None, sampling=None,
-                 wire_faults=(), ignored_fields=(), raw=None, endpoint="chat", breathe=None):
+    def __init__(self, model, history, **given):
         self.model = model
         self.history = history
-        self.max_tokens = max_tokens
-        self.min_tokens = min_tokens
-        self.ignore_eos = ignore_eos
-        self.n = n
-        self.stop = stop
-        self.seed = seed
-        self.logprobs = logprobs
-        self.tools = tools
-        self.tool_choice = tool_choice
-        self.output_format = output_format
-        self.parallel_tools = parallel_tools
-        self.reasoning_effort = reasoning_effort
-        self.sampling = sampling
-        self.wire_faults = wire_faults
-        self.ignored_fields = ignored_fields
-        self.raw = raw
-        self.endpoint = endpoint
-        self.breathe = breathe
+        self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
 
 
 class Cancel:

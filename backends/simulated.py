@@ -16,21 +16,23 @@ from backends.latency import ClockModel
 SEEN_HASHES = 65536                 # how many request hashes are counted; the oldest go first
 
 
+_FINISHES = {"stop": Finish("stop"), "length": Finish("length")}
+
+
 class DrawSource:
     """Turns a request into a digest that repeats at any concurrency."""
 
     def __init__(self, seed):
-        self._key = b"%d" % seed
+        self._key = b"%d|" % seed
         self._seen = OrderedDict()
         self._lock = threading.Lock()   # guards _seen
 
     def digest(self, request):
         """16 bytes for this request: new at each repetition, unless it names its own seed."""
-        text = "%s|%s|%s|%s|%s|%s|%s|%s" % (
-            request.model, request.max_tokens, request.min_tokens, request.ignore_eos, request.n,
-            request.stop, request.seed, request.reasoning_effort)
-        base = blake2b(text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
-                       digest_size=16, key=self._key).digest()
+        text = f"{request.model}|{request.max_tokens}|{request.min_tokens}|{request.ignore_eos}|" \
+               f"{request.n}|{request.stop}|{request.seed}|{request.reasoning_effort}|"
+        base = blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
+                       digest_size=16).digest()
         if request.seed is not None:
             return base
         with self._lock:
@@ -76,7 +78,7 @@ class SimulatedBackend(Backend):
             run, reason = self._choice(request, digest, 0)
             count = len(run.pieces)
             end = run.dues[count - 1]
-            return [(run.dues[0], run), (end, Finish(reason)),
+            return [(run.dues[0], run), (end, _FINISHES[reason]),
                     (end, Usage(request.history.tokens, count))]
         streams, total, end = [], 0, 0.0
         for choice in range(request.n):

@@ -103,13 +103,13 @@ def find_targets(options, say):
 
 
 def run_guard(targets, options, figures, say):
-    """Judge the figures; measure a broken test once more, with two repetitions; the exit status."""
+    """Judge the figures; measure a broken test once more; the exit status."""
     ours, floor = (figures[target.label] for target in targets)
     verdicts = judge(ours, floor)
     again = broken_tests(verdicts)
     if again:
         say("broken at first: %s; measured again" % ", ".join(again))
-        options.tests, options.reps = again, 2
+        options.tests = [test for test in options.tests if test in again]
         second = run_tests(targets, options, say)
         for threshold, _, holds in verdicts:
             if not holds:  # the second look replaces the first

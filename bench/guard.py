@@ -22,7 +22,7 @@ class Threshold(NamedTuple):
 
 
 _PLAIN = "parse, validate, plan and answer are some 15 us of Python, the floor's send and recv as much"
-_FRAME = "a paced token is one send and little else; json.dumps per token would show at once"
+_FRAME = "a paced token is one send and little else; a thread or a queue hop per token costs three to eight times that"
 _TIME = "pacing must not break down before the floor's does; under a tenth of the ITL both are noise"
 _JOINED = "frames due together go out in joined writes; one send per token costs the floor twenty times more"
 
@@ -35,14 +35,14 @@ THRESHOLDS = (
     Threshold("rps", "responses.rps", False, 0.1, _PLAIN + "; wide, as a rate suffers most from other work"),
     Threshold("stream", "chat.cpu_per_1m_unpaced", True, 12.0, _JOINED),
     Threshold("stream", "responses.cpu_per_1m_unpaced", True, 16.0, _JOINED),
-    Threshold("paced", "chat.n100.cpu_per_1m", True, 2.5, _FRAME),
-    Threshold("paced", "responses.n100.cpu_per_1m", True, 3.0, _FRAME + "; the end of a response is stored"),
+    Threshold("paced", "chat.n100.cpu_per_1m", True, 3.0, _FRAME),
+    Threshold("paced", "responses.n100.cpu_per_1m", True, 3.5, _FRAME + "; the end of a response is stored"),
     Threshold("paced", "chat.n100.err_p99_share", True, 3.0, _TIME, least=0.1),
     Threshold("paced", "responses.n100.err_p99_share", True, 3.0, _TIME, least=0.1),
     Threshold("paced", "chat.n100.efficiency", False, 0.95, "every stream runs at its own pace, none waits in a queue"),
     Threshold("paced", "responses.n100.efficiency", False, 0.95, "the same"),
     Threshold("mixed", "mixed.models.err_p99_share", True, 4.0, "busy neighbours must not stop the clock", least=0.1),
-    Threshold("mixed", "mixed.models.rps_kept", False, 0.4, "nor streams stop the neighbours", floor=False),
+    Threshold("mixed", "mixed.models.rps_kept", False, 0.3, "nor streams stop the neighbours", floor=False),
     Threshold("memory", "chat.growth_share", True, 1.15, "nothing is kept of a chat request", floor=False),
     Threshold("memory", "responses.growth_share", True, 1.15, "at the bound a response pushes one out", floor=False),
     Threshold("idle", "idle.rss_share", True, 1.3, "no thread and no buffer per idle connection", floor=False),

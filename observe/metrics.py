@@ -59,6 +59,13 @@ class Metrics:
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + amount
 
+    def add_completion(self, tokens):
+        """An answer of so many tokens is complete: two counters for one lock."""
+        with self._lock:
+            counts = self._counts
+            counts["completions"] = counts.get("completions", 0) + 1
+            counts["completion_tokens"] = counts.get("completion_tokens", 0) + tokens
+
     def get(self, name):
         with self._lock:
             return self._counts.get(name, 0)

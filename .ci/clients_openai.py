@@ -1,0 +1,807 @@
+"""The official openai Python SDK as a client, with its strict response validation on.
+
+    python .ci/clients_openai.py [BASE_URL] [--server PATH] [--python PYTHON] [--only WORD]
+
+Starts its own servers on free ports of the loopback interface (the main one is BASE_URL when given) and ends them.
+Prints one line per check and, last, "N passed, M failed"; the exit status is 1 when any failed. Run it with the Python
+of an environment that holds `openai` (.ci/requirements-openai.txt); --python runs the server.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+import openai
+from openai import AsyncOpenAI, OpenAI
+
+MODEL = "mock-model"
+QUESTION = "What does the sea say to the ship?"
+ASK = [{"role": "user", "content": QUESTION}]
+KEY = "sk-right"
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+WAIT_S = 20.0  # for anything that should come at once
+
+# What a short answer in one text part is, event by event; deltas in a row count once.
+EVENT_ORDER = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+]
+
+CHECKS = []
+
+
+def check(title):
+    """Register the function under the line that it proves."""
+
+    def register(function):
+        CHECKS.append((title, function))
+        return function
+
+    return register
+
+
+def same(found, wanted, what="value"):
+    """Fail unless both are equal."""
+    if found != wanted:
+        raise AssertionError("%s is %r, not %r" % (what, found, wanted))
+
+
+def need(holds, what):
+    """Fail with the text unless it holds."""
+    if not holds:
+        raise AssertionError(what)
+
+
+def refused(kind, call, status=None, code=None, param=None):
+    """Fail unless call() raises exactly this class of the SDK, with these values; returns the exception."""
+    try:
+        call()
+    except openai.OpenAIError as error:
+        same(type(error), kind, "the exception (%s)" % error)
+        if status is not None:
+            same(error.status_code, status, "status")
+            same(error.code, code, "code")
+            same(error.param, param, "param")
+            need(error.body["message"] and error.body["type"], "the envelope has no message or no type")
+            need(error.request_id, "the error has no request id")
+        return error
+    raise AssertionError("no exception, where %s was due" % kind.__name__)
+
+
+# ---- servers ----------------------------------------------------------------------------------
+
+
+class Server:
+    """A server process on a port of its own choice."""
+
+    def __init__(self, options, *flags):
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [options.python, options.server, "--port", "0"] + list(flags),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+        )
+        self.url = self._find_url()
+
+    def text(self):
+        """All that it has logged so far."""
+        return os.pread(self.log.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+
+    def _find_url(self):
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            for word in self.text().split():
+                if word.startswith("http://127.0.0.1:"):
+                    return word
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        raise AssertionError("the server does not start: " + self.text())
+
+    def stop(self):
+        """SIGTERM; what is wrong with its end, as a list of texts."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return ["still there %g s after SIGTERM" % WAIT_S]
+        log = self.text()
+        wrong = [] if status == 0 else ["exit status %d" % status]
+        if "Traceback" in log or "unexpected error" in log:
+            wrong.append("it logged an exception:\n" + log[-3000:])
+        return wrong
+
+
+class Room:
+    """What a check may use: clients, and the servers behind them, which start when they are asked for."""
+
+    def __init__(self, options):
+        self.options = options
+        self.servers = []
+        self.base_url = options.base_url
+        self.client = None  # of the main server
+        self.slow_url = None
+        self.locked_url = None
+        self.left_id = None  # of a response whose client went away, see the last check
+        self.left_at = None
+
+    def open(self):
+        """Start the main server unless it runs already."""
+        if self.base_url is None:
+            self.base_url = self._start("--ttft-ms", "5", "--itl-ms", "1", "--output-tokens", "24")
+        self.client = self.connect(self.base_url)
+
+    def _start(self, *flags):
+        server = Server(self.options, *flags)
+        self.servers.append(server)
+        return server.url
+
+    def connect(self, url, kind=OpenAI, key=KEY, timeout=WAIT_S):
+        """A strict client that does not try again."""
+        return kind(
+            base_url=url + "/v1", api_key=key, timeout=timeout, max_retries=0, _strict_response_validation=True
+        )
+
+    def slow(self, **more):
+        """A client of a server with a first token after 0.8 s and a heartbeat every 0.1 s."""
+        if self.slow_url is None:
+            self.slow_url = self._start(
+                "--ttft-ms", "800", "--itl-ms", "1", "--output-tokens", "8", "--heartbeat-s", "0.1"
+            )
+        return self.connect(self.slow_url, **more)
+
+    def locked(self, key):
+        """A client of a server that accepts KEY only."""
+        if self.locked_url is None:
+            self.locked_url = self._start("--api-key", KEY, "--ttft-ms", "0", "--itl-ms", "0")
+        return self.connect(self.locked_url, key=key)
+
+
+# ---- chat -------------------------------------------------------------------------------------
+
+
+def chat(room, **more):
+    """A chat completion that ends at 12 tokens unless told otherwise."""
+    body = {"model": MODEL, "messages": ASK, "max_completion_tokens": 12, "extra_body": {"ignore_eos": True}}
+    body.update(more)
+    return room.client.chat.completions.create(**body)
+
+
+def chat_texts(chunks):
+    """{choice index: its text}, after checking what every chunk must have."""
+    texts, ids = {}, set()
+    for chunk in chunks:
+        same(chunk.object, "chat.completion.chunk", "object")
+        ids.add(chunk.id)
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+    same(len(ids), 1, "number of ids in one stream")
+    return texts
+
+
+@check("chat plain: text, finish reason, usage")
+def chat_plain(room):
+    answer = chat(room, max_completion_tokens=None)
+    same(answer.object, "chat.completion", "object")
+    same(answer.model, MODEL, "model")
+    need(answer.id.startswith("chatcmpl-"), "id is " + answer.id)
+    need(abs(answer.created - time.time()) < 60, "created is not now")
+    same([choice.index for choice in answer.choices], [0], "choice indexes")
+    choice = answer.choices[0]
+    same((choice.finish_reason, choice.message.role, choice.message.refusal, choice.message.tool_calls),
+         ("stop", "assistant", None, None), "the choice")
+    need(choice.message.content.strip(), "no content")
+    need(answer.usage.prompt_tokens > 0 and answer.usage.completion_tokens > 0, "usage is empty")
+    same(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens, "total_tokens")
+    same(answer.usage.prompt_tokens_details.cached_tokens, 0, "cached_tokens")
+    same(answer.usage.completion_tokens_details.reasoning_tokens, 0, "reasoning_tokens")
+
+
+@check("chat plain: a limit ends it with 'length' and exactly that many tokens")
+def chat_limit(room):
+    for key in ("max_completion_tokens", "max_tokens"):
+        answer = chat(room, **{"max_completion_tokens": openai.omit, key: 5})
+        same((answer.choices[0].finish_reason, answer.usage.completion_tokens), ("length", 5), key)
+
+
+@check("chat plain: system, developer, assistant messages and text parts all count as prompt")
+def chat_messages(room):
+    counts = []
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]},
+        {"role": "assistant", "content": "Good day."},
+        {"role": "user", "content": QUESTION, "name": "ann"},
+    ]
+    for start in (4, 2, 1, 0):
+        counts.append(chat(room, messages=messages[start:]).usage.prompt_tokens)
+    need(counts == sorted(set(counts)), "prompt tokens do not grow with the messages: %s" % counts)
+
+
+@check("chat streamed: one id, role first, then text, then one finish reason; no usage unless asked")
+def chat_streamed(room):
+    chunks = list(chat(room, stream=True))
+    need(chat_texts(chunks)[0].strip(), "no text")
+    same(chunks[0].choices[0].delta.role, "assistant", "the first chunk's role")
+    same([chunk.choices[0].delta.role for chunk in chunks[1:]], [None] * (len(chunks) - 1), "later roles")
+    reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices]
+    same(reasons, [None] * (len(chunks) - 1) + ["length"], "finish reasons")
+    same([chunk.usage for chunk in chunks], [None] * len(chunks), "usage")
+    same(sum(1 for chunk in chunks if chunk.choices[0].delta.content), 12, "chunks with text")
+
+
+@check("chat streamed: include_usage adds one last chunk without choices")
+def chat_streamed_usage(room):
+    chunks = list(chat(room, stream=True, stream_options={"include_usage": True}))
+    same([index for index, chunk in enumerate(chunks) if not chunk.choices], [len(chunks) - 1], "without choices")
+    same([index for index, chunk in enumerate(chunks) if chunk.usage], [len(chunks) - 1], "with usage")
+    usage = chunks[-1].usage
+    plain = chat(room).usage
+    same(usage, plain, "streamed usage, beside the plain answer's")
+    same(usage.completion_tokens, 12, "completion_tokens")
+
+
+@check("chat: the same seed gives the same text, plain and streamed")
+def chat_seed(room):
+    plain = chat(room, seed=7)
+    streamed = chat_texts(chat(room, seed=7, stream=True))[0]
+    same(streamed, plain.choices[0].message.content, "the streamed text")
+    need(chat(room, seed=8).choices[0].message.content != streamed, "another seed gives the same text")
+
+
+@check("chat n=2: two choices, plain and streamed alike")
+def chat_two(room):
+    plain = chat(room, n=2, seed=3)
+    same([choice.index for choice in plain.choices], [0, 1], "choice indexes")
+    same([choice.finish_reason for choice in plain.choices], ["length"] * 2, "finish reasons")
+    same(plain.usage.completion_tokens, 24, "completion_tokens")
+    texts = [choice.message.content for choice in plain.choices]
+    need(texts[0] != texts[1], "both choices say the same")
+    chunks = list(chat(room, n=2, seed=3, stream=True, stream_options={"include_usage": True}))
+    same(chat_texts(chunks), dict(enumerate(texts)), "streamed texts")
+    same(chunks[-1].usage, plain.usage, "streamed usage")
+    ends = [(choice.index, choice.finish_reason) for chunk in chunks for choice in chunk.choices
+            if choice.finish_reason]
+    same(sorted(ends), [(0, "length"), (1, "length")], "finish reasons")
+
+
+@check("chat: the stream helper's final completion equals the plain one")
+def chat_helper(room):
+    body = {"model": MODEL, "messages": ASK, "max_completion_tokens": None, "seed": 5}
+    with room.client.chat.completions.stream(stream_options={"include_usage": True}, **body) as stream:
+        events = list(stream)
+        final = stream.get_final_completion()
+    plain = room.client.chat.completions.create(**body)
+    same(final.choices[0].message.content, plain.choices[0].message.content, "content")
+    same(final.choices[0].finish_reason, "stop", "finish reason")
+    same(final.usage, plain.usage, "usage")
+    done = [event for event in events if event.type == "content.done"]
+    same([event.content for event in done], [plain.choices[0].message.content], "content.done")
+    deltas = "".join(event.delta for event in events if event.type == "content.delta")
+    same(deltas, plain.choices[0].message.content, "content.delta, joined")
+
+
+# ---- responses --------------------------------------------------------------------------------
+
+
+def respond(room, **more):
+    """A response of at most 16 tokens unless told otherwise."""
+    body = {"model": MODEL, "input": QUESTION, "max_output_tokens": 16, "extra_body": {"ignore_eos": True}}
+    body.update(more)
+    return room.client.responses.create(**body)
+
+
+def response_of(events):
+    """The final response of a list of events, after checking what must be true of every stream."""
+    same([event.sequence_number for event in events], list(range(len(events))), "sequence numbers")
+    order = [event.type for event in events]
+    order = [kind for index, kind in enumerate(order) if not index or kind != order[index - 1]]
+    need(order[-1] in TERMINAL, "the last event is " + order[-1])
+    same(order[:-1], EVENT_ORDER, "the events before the last one")
+    final = events[-1].response
+    for event in events:
+        if event.type in ("response.created", "response.in_progress"):
+            same((event.response.id, event.response.status, event.response.output, event.response.usage),
+                 (final.id, "in_progress", [], None), event.type)
+        if hasattr(event, "item_id"):
+            same((event.item_id, event.output_index, event.content_index), (final.output[0].id, 0, 0), event.type)
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    done = next(event for event in events if event.type == "response.output_text.done")
+    part = next(event for event in events if event.type == "response.content_part.done")
+    item = next(event for event in events if event.type == "response.output_item.done")
+    same(done.text, text, "output_text.done, beside the deltas")
+    same(part.part.text, text, "content_part.done, beside the deltas")
+    same(item.item, final.output[0], "output_item.done, beside the final object")
+    same(final.output_text, text, "the final object's text, beside the deltas")
+    return final
+
+
+@check("responses plain: object, text, usage, defaults")
+def responses_plain(room):
+    answer = respond(room, max_output_tokens=None)
+    same((answer.object, answer.status, answer.model), ("response", "completed", MODEL), "the head")
+    same((answer.error, answer.incomplete_details, answer.previous_response_id, answer.instructions),
+         (None, None, None, None), "what is not there")
+    need(answer.id.startswith("resp_"), "id is " + answer.id)
+    need(abs(answer.created_at - time.time()) < 60, "created_at is not now")
+    same(len(answer.output), 1, "output items")
+    item = answer.output[0]
+    same((item.type, item.role, item.status), ("message", "assistant", "completed"), "the item")
+    need(item.id.startswith("msg_"), "the item's id is " + item.id)
+    same([(part.type, part.annotations) for part in item.content], [("output_text", [])], "the parts")
+    need(answer.output_text.strip(), "no text")
+    same(answer.output_text, item.content[0].text, "output_text")
+    usage = answer.usage
+    need(usage.input_tokens > 0 and usage.output_tokens > 0, "usage is empty")
+    same(usage.total_tokens, usage.input_tokens + usage.output_tokens, "total_tokens")
+    same((usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens), (0, 0), "details")
+    same((answer.tools, answer.tool_choice, answer.parallel_tool_calls, answer.truncation, answer.temperature,
+          answer.top_p, answer.metadata, answer.text.format.type),
+         ([], "auto", True, "disabled", 1.0, 1.0, {}, "text"), "the defaults")
+
+
+@check("responses plain: what was asked is echoed, and instructions count as input")
+def responses_echo(room):
+    bare = respond(room)
+    answer = respond(
+        room, instructions="Be brief.", temperature=0.5, top_p=0.9, metadata={"a": "b"}, truncation="auto",
+        user="ann", tool_choice="none", parallel_tool_calls=False, prompt_cache_key="k",
+        tools=[{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}],
+    )
+    same((answer.instructions, answer.temperature, answer.top_p, answer.metadata, answer.truncation, answer.user,
+          answer.tool_choice, answer.parallel_tool_calls, answer.prompt_cache_key, answer.max_output_tokens),
+         ("Be brief.", 0.5, 0.9, {"a": "b"}, "auto", "ann", "none", False, "k", 16), "the echo")
+    same([(tool.type, tool.name, tool.strict) for tool in answer.tools], [("function", "f", False)], "tools")
+    need(answer.usage.input_tokens > bare.usage.input_tokens, "instructions are not counted")
+
+
+@check("responses plain: a limit makes it incomplete, the item too, with exactly that many tokens")
+def responses_limit(room):
+    answer = respond(room)
+    same((answer.status, answer.incomplete_details.reason), ("incomplete", "max_output_tokens"), "the end")
+    same(answer.output[0].status, "incomplete", "the item's status")
+    same(answer.usage.output_tokens, 16, "output_tokens")
+
+
+@check("responses streamed: event order, sequence numbers, one text in deltas, done events and final object")
+def responses_streamed(room):
+    final = response_of(list(respond(room, max_output_tokens=None, stream=True)))
+    same(final.status, "completed", "status")
+    same(room.client.responses.retrieve(final.id), final, "the stored response")
+
+
+@check("responses streamed: a limit ends with response.incomplete")
+def responses_streamed_limit(room):
+    events = list(respond(room, stream=True))
+    final = response_of(events)
+    same((events[-1].type, final.status, final.incomplete_details.reason),
+         ("response.incomplete", "incomplete", "max_output_tokens"), "the end")
+    same((final.usage.output_tokens, final.output[0].status), (16, "incomplete"), "tokens, item status")
+    same(final.usage, respond(room).usage, "streamed usage, beside the plain answer's")
+
+
+@check("responses.stream() helper: snapshots grow to the final response; until_done")
+def responses_helper(room):
+    with room.client.responses.stream(model=MODEL, input=QUESTION) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    same((events[0].type, events[-1].type), ("response.created", "response.completed"), "first and last event")
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    same(deltas[-1].snapshot, final.output_text, "the last snapshot")
+    same("".join(event.delta for event in deltas), final.output_text, "the deltas")
+    same(room.client.responses.retrieve(final.id).output_text, final.output_text, "the stored text")
+    with room.client.responses.stream(model=MODEL, input=QUESTION, previous_response_id=final.id) as stream:
+        after = stream.until_done().get_final_response()
+    same((after.previous_response_id, after.status), (final.id, "completed"), "the next turn")
+
+
+@check("responses: items as input, with and without type, an earlier output and an item_reference")
+def responses_items(room):
+    first = respond(room, input=[{"role": "user", "content": "Hello"}])
+    said = [item.model_dump() for item in first.output]
+    again = respond(room, input=[
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]},
+        {"role": "user", "content": "Hello"}, *said, {"role": "user", "content": QUESTION}])
+    listed = list(room.client.responses.input_items.list(again.id, order="asc"))
+    same([item.role for item in listed], ["developer", "user", "assistant", "user"], "roles")
+    same(listed[2].content[0].text, first.output_text, "the assistant's text")
+    referred = respond(room, input=[{"type": "item_reference", "id": first.output[0].id},
+                                    {"role": "user", "content": QUESTION}])
+    listed = list(room.client.responses.input_items.list(referred.id, order="asc"))
+    same([item.content[0].text for item in listed], [first.output_text, QUESTION], "the referred item's text")
+
+
+def five_turns(room, turn):
+    """Five turns by turn(**request) -> response; each must know all earlier ones."""
+    texts, inputs, previous = [], [], None
+    for number in range(5):
+        asked = "Turn %d: and then?" % number
+        more = {} if previous is None else {"previous_response_id": previous.id}
+        response = turn(input=asked, instructions="Only turn %d." % number if number == 1 else openai.omit, **more)
+        same(response.previous_response_id, previous.id if previous else None, "previous_response_id")
+        same(response.instructions, "Only turn 1." if number == 1 else None, "instructions")
+        if previous is not None:
+            need(response.usage.input_tokens > inputs[-1] if number != 2 else True, "input tokens do not grow")
+        inputs.append(response.usage.input_tokens)
+        listed = list(room.client.responses.input_items.list(response.id, order="asc"))
+        same([item.content[0].text for item in listed], texts + [asked], "what turn %d was given" % number)
+        same([item.role for item in listed], ["user", "assistant"] * number + ["user"], "roles of turn %d" % number)
+        same(len({item.id for item in listed}), len(listed), "number of item ids")
+        texts += [asked, response.output_text]
+        previous = response
+    step = inputs[4] - inputs[3]  # a question, an answer and what stands around them
+    same(inputs[3] - inputs[0], 3 * step, "growth of the input tokens over three turns of equal length")
+
+
+@check("conversation of five turns by previous_response_id, plain")
+def conversation_plain(room):
+    five_turns(room, lambda **body: respond(room, **body))
+
+
+@check("conversation of five turns by previous_response_id, streamed")
+def conversation_streamed(room):
+    five_turns(room, lambda **body: response_of(list(respond(room, stream=True, **body))))
+
+
+@check("conversation of five turns by previous_response_id, stream helper")
+def conversation_helper(room):
+    def turn(**body):
+        with room.client.responses.stream(
+            model=MODEL, max_output_tokens=16, extra_body={"ignore_eos": True}, **body
+        ) as stream:
+            for event in stream:
+                if event.type in TERMINAL:
+                    return event.response
+
+    five_turns(room, turn)
+
+
+@check("two branches from one response do not see each other")
+def branches(room):
+    root = respond(room, input="Root")
+    left = respond(room, input="Left", previous_response_id=root.id)
+    right = respond(room, input="Right", previous_response_id=root.id)
+    for end, said in ((left, "Left"), (right, "Right")):
+        listed = room.client.responses.input_items.list(end.id, order="asc")
+        same([item.content[0].text for item in listed], ["Root", root.output_text, said], said)
+
+
+@check("responses: retrieve gives the created object, delete makes it unknown, later turns stay")
+def retrieve_and_delete(room):
+    first = respond(room)
+    second = respond(room, previous_response_id=first.id)
+    same(room.client.responses.retrieve(first.id), first, "the retrieved response")
+    same(room.client.responses.delete(first.id), None, "what the SDK makes of the deletion")
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve(first.id), 404)
+    refused(openai.NotFoundError, lambda: room.client.responses.delete(first.id), 404)
+    refused(openai.NotFoundError, lambda: room.client.responses.input_items.list(first.id), 404)
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=first.id), 400,
+            "previous_response_not_found", "previous_response_id")
+    same(room.client.responses.retrieve(second.id), second, "the later turn")
+    third = respond(room, previous_response_id=second.id)
+    listed = room.client.responses.input_items.list(third.id, order="asc")
+    same(len(list(listed)), 5, "items that a turn after the deletion was given")
+
+
+@check("responses: store=False leaves no trace")
+def not_stored(room):
+    for streamed in (False, True):
+        answer = respond(room, store=False, stream=streamed)
+        response = response_of(list(answer)) if streamed else answer
+        same(response.model_dump()["store"], False, "store")
+        refused(openai.NotFoundError, lambda: room.client.responses.retrieve(response.id), 404)
+        refused(openai.BadRequestError, lambda: respond(room, previous_response_id=response.id), 400,
+                "previous_response_not_found", "previous_response_id")
+
+
+@check("input_items.list pages by itself over a chain of 30 turns, both ways, all page sizes alike")
+def paging(room):
+    wanted, previous = [], openai.omit
+    for number in range(30):
+        response = respond(room, input="Turn %d" % number, previous_response_id=previous)
+        wanted += ["Turn %d" % number, response.output_text]
+        previous = response.id
+    wanted.pop()  # its own output is not among its input
+    for limit in (openai.omit, 1, 7, 59, 100):
+        for order in ("asc", "desc"):
+            page = room.client.responses.input_items.list(previous, limit=limit, order=order)
+            size = min(20 if limit is openai.omit else limit, 59)
+            same((len(page.data), page.has_more), (size, size < 59), "first page of limit %s" % limit)
+            found = list(page)
+            same(len({item.id for item in found}), 59, "different ids, limit %s %s" % (limit, order))
+            texts = [item.content[0].text for item in found]
+            same(texts if order == "asc" else texts[::-1], wanted, "texts, limit %s %s" % (limit, order))
+    newest = room.client.responses.input_items.list(previous)
+    same(newest.data[0].content[0].text, "Turn 29", "the first item without an order")
+    rest = room.client.responses.input_items.list(previous, after=newest.data[3].id, limit=2)
+    same([item.id for item in rest.data], [item.id for item in newest.data[4:6]], "the items after the fourth")
+    refused(openai.BadRequestError, lambda: room.client.responses.input_items.list(previous, after="msg_no"),
+            400, "invalid_value", "after")
+
+
+# ---- models, errors, headers ------------------------------------------------------------------
+
+
+@check("models: list and retrieve")
+def models(room):
+    listed = list(room.client.models.list())
+    same([(model.id, model.object) for model in listed], [(MODEL, "model")], "the list")
+    same(room.client.models.retrieve(MODEL), listed[0], "the model")
+    need(listed[0].owned_by and listed[0].created > 0, "owned_by or created is empty")
+    refused(openai.NotFoundError, lambda: room.client.models.retrieve("none/such"), 404, "model_not_found")
+
+
+@check("BadRequestError: unknown previous_response_id, plain, streamed and by the helper")
+def error_previous(room):
+    wanted = (400, "previous_response_not_found", "previous_response_id")
+    unknown = {"previous_response_id": "resp_" + "0" * 32}
+    error = refused(openai.BadRequestError, lambda: respond(room, **unknown), *wanted)
+    need(unknown["previous_response_id"] in error.message, "the message does not name the id")
+    same(error.type, "invalid_request_error", "type")
+    refused(openai.BadRequestError, lambda: respond(room, stream=True, **unknown), *wanted)
+
+    def by_helper():
+        with room.client.responses.stream(model=MODEL, input=QUESTION, **unknown) as stream:
+            stream.until_done()
+
+    refused(openai.BadRequestError, by_helper, *wanted)
+
+
+@check("BadRequestError: bad values name their parameter")
+def error_values(room):
+    refused(openai.BadRequestError, lambda: chat(room, temperature=9), 400, "decimal_above_max_value", "temperature")
+    refused(openai.BadRequestError, lambda: chat(room, messages=[]), 400, "empty_array", "messages")
+    refused(openai.BadRequestError, lambda: chat(room, messages=[{"role": "cook", "content": "x"}]),
+            400, "invalid_value", "messages[0].role")
+    refused(openai.BadRequestError, lambda: chat(room, stream=True, n=0), 400, "integer_below_min_value", "n")
+    refused(openai.BadRequestError, lambda: respond(room, max_output_tokens=3),
+            400, "integer_below_min_value", "max_output_tokens")
+    refused(openai.BadRequestError, lambda: respond(room, input=openai.omit), 400, "missing_required_parameter",
+            "input")
+    refused(openai.BadRequestError, lambda: respond(room, input=5), 400, "invalid_type", "input")
+    refused(openai.BadRequestError, lambda: respond(room, metadata=[]), 400, "invalid_type", "metadata")
+
+
+@check("NotFoundError: unknown response, unknown path; the connection goes on")
+def error_not_found(room):
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve("resp_none"), 404)
+    refused(openai.NotFoundError, lambda: room.client.post("/no/such", body={"a": "b" * 5000}, cast_to=object), 404)
+    same(chat(room).usage.completion_tokens, 12, "the next answer's tokens")
+
+
+@check("AuthenticationError: wrong key, plain and streamed; the right one is served")
+def error_key(room):
+    wrong = room.locked("sk-wrong")
+    refused(openai.AuthenticationError, lambda: wrong.models.list(), 401, "invalid_api_key")
+    body = {"model": MODEL, "messages": ASK, "max_completion_tokens": 4}
+    refused(openai.AuthenticationError, lambda: wrong.chat.completions.create(**body), 401, "invalid_api_key")
+    refused(openai.AuthenticationError, lambda: wrong.chat.completions.create(stream=True, **body), 401,
+            "invalid_api_key")
+    right = room.locked(KEY)
+    same(right.chat.completions.create(**body).usage.completion_tokens, 4, "the right key's answer")
+    same(chat_texts(right.chat.completions.create(stream=True, **body)).keys(), {0}, "the right key's stream")
+
+
+@check("APITimeoutError: a plain answer later than the client's patience; the next one arrives")
+def error_timeout(room):
+    body = {"model": MODEL, "messages": ASK, "max_completion_tokens": 4}
+    client = room.slow()
+    hasty = client.with_options(timeout=0.25)
+    refused(openai.APITimeoutError, lambda: hasty.chat.completions.create(**body))
+    refused(openai.APITimeoutError, lambda: hasty.responses.create(model=MODEL, input=QUESTION))
+    same(client.chat.completions.create(**body).usage.completion_tokens, 4, "the patient client's tokens")
+
+
+@check("heartbeats keep a client that reads with a 0.4 s limit through a first token after 0.8 s")
+def heartbeats(room):
+    hasty = room.slow().with_options(timeout=0.4)
+    began = time.monotonic()
+    stream = hasty.chat.completions.create(model=MODEL, messages=ASK, max_completion_tokens=4, stream=True)
+    need(chat_texts(stream)[0].strip(), "no text")
+    need(time.monotonic() - began > 0.7, "the first token came before its time")
+    final = response_of(list(hasty.responses.create(model=MODEL, input=QUESTION, stream=True)))
+    same(final.status, "completed", "status")
+
+
+@check("APIConnectionError: nobody listens")
+def error_connection(room):
+    with socket.socket() as closed:  # bound and not listening: nobody else gets the port meanwhile
+        closed.bind(("127.0.0.1", 0))
+        client = room.connect("http://127.0.0.1:%d" % closed.getsockname()[1])
+        refused(openai.APIConnectionError, lambda: client.models.list())
+
+
+@check("with_raw_response: x-request-id and the other headers, new at each request")
+def raw_headers(room):
+    seen = set()
+    completions, responses = room.client.chat.completions, room.client.responses
+    for streamed, raw in (
+        (False, completions.with_raw_response.create(model=MODEL, messages=ASK, max_completion_tokens=4)),
+        (True, completions.with_raw_response.create(model=MODEL, messages=ASK, max_completion_tokens=4, stream=True)),
+        (False, responses.with_raw_response.create(model=MODEL, input=QUESTION)),
+        (True, responses.with_raw_response.create(model=MODEL, input=QUESTION, stream=True)),
+        (False, room.client.models.with_raw_response.list()),
+    ):
+        same(raw.status_code, 200, "status")
+        seen.add(raw.headers["x-request-id"])
+        same(raw.request_id, raw.headers["x-request-id"], "request_id")
+        kind = raw.headers["content-type"]
+        need(kind.startswith("text/event-stream" if streamed else "application/json"), "content-type is " + kind)
+        need(int(raw.headers["openai-processing-ms"]) >= 0, "openai-processing-ms")
+        same(raw.headers["openai-version"], "2020-10-01", "openai-version")
+        parsed = raw.parse()
+        if streamed:
+            need(list(parsed), "no events")
+    same(len(seen), 5, "different request ids")
+    same(chat(room)._request_id[:4], "req_", "the object's request id")
+
+
+@check("with_streaming_response: the raw lines end with [DONE] (chat) and a terminal event (responses)")
+def raw_lines(room):
+    with room.client.chat.completions.with_streaming_response.create(
+        model=MODEL, messages=ASK, max_completion_tokens=4, stream=True
+    ) as raw:
+        lines = [line for line in raw.iter_lines() if line and not line.startswith(":")]
+    same(lines[-1], "data: [DONE]", "the last line")
+    with room.client.responses.with_streaming_response.create(model=MODEL, input=QUESTION, stream=True) as raw:
+        lines = [line for line in raw.iter_lines() if line.startswith("event:")]
+    same(lines[-1], "event: response.completed", "the last event line")
+
+
+# ---- early closes and many at once ------------------------------------------------------------
+
+
+@check("a stream closed early: the client goes on at once, chat and responses")
+def early_close(room):
+    long = {"extra_body": {"ignore_eos": True}}
+    stream = chat(room, stream=True, max_completion_tokens=2000)
+    chunks = [next(stream) for _ in range(4)]
+    stream.close()
+    need(chunks[-1].choices[0].delta.content, "no text before the close")
+    same(chat(room).usage.completion_tokens, 12, "the next chat's tokens")
+    with room.client.responses.stream(model=MODEL, input=QUESTION, max_output_tokens=2000, **long) as stream:
+        events = [next(stream) for _ in range(8)]
+    room.left_id, room.left_at = events[0].response.id, time.monotonic()
+    same(respond(room).usage.output_tokens, 16, "the next response's tokens")
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve(room.left_id), 404)
+
+
+async def stream_one(client, number):
+    """One of many streams: (tokens of its usage, text)."""
+    if number % 2:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Stream %d" % number}], max_completion_tokens=30,
+            stream=True, stream_options={"include_usage": True}, extra_body={"ignore_eos": True})
+        chunks = [chunk async for chunk in stream]
+        return chunks[-1].usage.completion_tokens, chat_texts(chunks)[0]
+    stream = await client.responses.create(
+        model=MODEL, input="Stream %d" % number, max_output_tokens=30, stream=True, extra_body={"ignore_eos": True})
+    final = response_of([event async for event in stream])
+    return final.usage.output_tokens, final.output_text
+
+
+@check("AsyncOpenAI: 20 streams at once, chat and responses, each with its own text and all its tokens")
+def many_at_once(room):
+    async def run():
+        async with room.connect(room.base_url, AsyncOpenAI) as client:
+            return await asyncio.gather(*(stream_one(client, number) for number in range(20)))
+
+    found = asyncio.run(run())
+    same([tokens for tokens, _ in found], [30] * 20, "tokens")
+    same(len({text for _, text in found}), 20, "different texts")
+
+
+@check("AsyncOpenAI: 20 streams of 0.8 s run beside each other, not in a row")
+def many_beside(room):
+    room.slow()  # so that it runs already
+
+    async def run():
+        async with room.connect(room.slow_url, AsyncOpenAI) as client:
+            return await asyncio.gather(*(stream_one(client, number) for number in range(20)))
+
+    began = time.monotonic()
+    same([tokens for tokens, _ in asyncio.run(run())], [30] * 20, "tokens")
+    took = time.monotonic() - began
+    need(0.8 <= took < 8.0, "took %.2f s; in a row it is 16 s" % took)
+
+
+@check("AsyncOpenAI: stream helper, chain, paging, early close, errors")
+def async_rest(room):
+    async def run():
+        async with room.connect(room.base_url, AsyncOpenAI) as client:
+            async with client.responses.stream(model=MODEL, input="One") as stream:
+                texts = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+                first = await stream.get_final_response()
+            same("".join(texts), first.output_text, "the deltas")
+            second = await client.responses.create(model=MODEL, input="Two", previous_response_id=first.id)
+            listed = [item async for item in client.responses.input_items.list(second.id, limit=1, order="asc")]
+            same([item.content[0].text for item in listed], ["One", first.output_text, "Two"], "the items")
+            left = await client.chat.completions.create(
+                model=MODEL, messages=ASK, stream=True, max_completion_tokens=2000, extra_body={"ignore_eos": True})
+            await left.__anext__()
+            await left.close()
+            answer = await client.chat.completions.create(model=MODEL, messages=ASK, max_completion_tokens=6)
+            same(answer.usage.completion_tokens, 6, "tokens after the early close")
+            try:
+                await client.responses.retrieve("resp_none")
+            except openai.NotFoundError as error:
+                same(error.status_code, 404, "status")
+            else:
+                raise AssertionError("no NotFoundError")
+
+    asyncio.run(run())
+
+
+@check("the response whose client left is not stored, also after the time it would have taken")
+def left_is_gone(room):
+    need(room.left_id, "the early close did not run")
+    time.sleep(max(0.0, room.left_at + 2.5 - time.monotonic()))  # 2,000 tokens at 1 ms
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve(room.left_id), 404)
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=room.left_id), 400,
+            "previous_response_not_found", "previous_response_id")
+
+
+def parse_options(arguments):
+    """The command line as a namespace."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base_url", nargs="?", help="a main server that already runs, without /v1 (default: an own one)")
+    parser.add_argument("--server", default="server.py", help="the file that the own servers run (default: server.py)")
+    parser.add_argument("--python", default=sys.executable, help="the Python that runs it (default: this one)")
+    parser.add_argument("--only", default="", help="only the checks whose title has this word")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    """Run the checks, print a line each, return the exit status."""
+    options = parse_options(arguments)
+    print("openai %s on Python %s, strict validation" % (openai.__version__, sys.version.split()[0]), flush=True)
+    room = Room(options)
+    passed, failed = 0, 0
+
+    def tell(title, wrong):
+        nonlocal passed, failed
+        passed, failed = (passed, failed + 1) if wrong else (passed + 1, failed)
+        print("FAIL %s - %s" % (title, wrong) if wrong else "ok   " + title, flush=True)
+
+    checks = [(title, function) for title, function in CHECKS if options.only in title]
+    try:
+        room.open()
+        for title, function in checks:
+            try:
+                function(room)
+            except AssertionError as error:
+                tell(title, str(error))
+            except Exception:  # the SDK's refusal of what we sent, for one: its words are the finding
+                tell(title, traceback.format_exc(limit=-3)[-1800:])
+            else:
+                tell(title, None)
+    except AssertionError as error:
+        tell("the main server starts", str(error))
+    finally:
+        wrong = [text for server in room.servers for text in server.stop()]
+    tell("every server ends with status 0 on SIGTERM and has logged no exception", "; ".join(wrong))
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

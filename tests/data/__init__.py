@@ -1,0 +1,1 @@
+"""What the tests read: schemas, black-box cases and golden delta lists."""
