@@ -99,7 +99,7 @@ def check_report(options, report):
     if totals["successful"] != options.requests or totals["errored"] or totals["incomplete"]:
         wrong.append("of %d requests: %s" % (options.requests, json.dumps(totals)))
     for request in benchmark["requests"]["errored"][:1]:
-        wrong.append("first error: %s" % json.dumps(request.get("info"))[:600])
+        wrong.append("first error: %s" % ((request.get("info") or {}).get("error") or "unknown"))
     tokens = sorted({request["output_tokens"] for request in benchmark["requests"]["successful"]})
     if tokens != [options.output_tokens]:
         wrong.append("output tokens per request %s, not %d" % (tokens, options.output_tokens))

@@ -64,9 +64,9 @@ def format_values(values, digits):
 
 def render_table(figures, labels):
     """The figures as a Markdown table, one column per label, and the ratio of the first to the last of two or more."""
-    keys = []
+    keys, untold = [], SELF_CHECKS + GUARD_ONLY
     for label in labels:
-        keys += [key for key in figures[label] if key not in keys and key.split(".")[-1] not in SELF_CHECKS + GUARD_ONLY]
+        keys += [key for key in figures[label] if key not in keys and key.split(".")[-1] not in untold]
     header = ["metric"] + list(labels) + (["%s / %s" % (labels[0], labels[-1])] if len(labels) > 1 else [])
     rows = [header]
     for key in keys:
