@@ -174,7 +174,7 @@ def build_echo(body):
 class _Turn:
     """One response on its way: what the store needs when it is complete."""
 
-    __slots__ = ("id", "tail", "parent", "read", "created", "tokens", "store", "assembler")
+    __slots__ = ("id", "tail", "parent", "read", "tokens", "store", "assembler", "wall")
 
     def keep(self):
         """Store the finished response. Called before the terminal event is written."""
@@ -184,7 +184,7 @@ class _Turn:
         digest = blake2b(read.prefix_hash, digest_size=16)
         for text in assembler.texts:
             digest.update(b"assistant\0%s\0" % text)
-        node = Node(self.id, self.parent, self.created, assembler.result(), assembler.output_at,
+        node = Node(self.id, self.parent, self.wall(), assembler.result(), assembler.output_at,
                     read.stored(self.tail), self.tokens + said + MESSAGE_TOKENS, digest.digest(),
                     read.open_calls.union(assembler.call_ids) if assembler.call_ids
                     else read.open_calls, read.foreign_ids)
@@ -203,7 +203,10 @@ class ResponsesApiMixin(Host):
         unknown = check_fields(body, _RESPONSE_CHECKS)
         model = body.get("model")
         if model is None:
-            raise missing_parameter("model")
+            if body.get("prompt") is None:
+                raise missing_parameter("model")
+            model = self.settings.models[0]         # the prompt template names one on the service
+            body["model"] = model
         check_streaming(body)
         streamed = bool(body.get("stream"))
         stored = body.get("store") is not False
@@ -256,9 +259,9 @@ class ResponsesApiMixin(Host):
         turn.parent, turn.store = parent, self.store
         turn.tail = tail = self.ids.tail()
         turn.id = "resp_" + tail
-        turn.created = created = self.ids.created()
+        turn.wall = self.clock.time
         turn.assembler = assembler = ResponseAssembler(
-            tail, created, build_echo(body), self.ids.created, first_item=read.count,
+            tail, self.ids.created(), build_echo(body), self.ids.created, first_item=read.count,
             chunked=streamed and self.chunked)
         self.send_completion(
             Completion(request, self.backend, assembler, self.metrics, self.log_exception,

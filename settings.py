@@ -5,7 +5,7 @@ A setting's unit is in its name; a bad value is a ValueError here, before any so
 import argparse
 import time
 
-from api_common import __version__
+from api_common import FIXED_CREATED, __version__
 
 
 class Settings:
@@ -47,7 +47,7 @@ class Settings:
             if not hasattr(Settings, name) or name.startswith("_") or callable(getattr(Settings, name)):
                 raise ValueError("unknown setting '%s'" % name)
             setattr(self, name, value)
-        self.started = int(time.time())
+        self.started = FIXED_CREATED if self.fixed_ids else int(time.time())
         self._check()
 
     def _check(self):

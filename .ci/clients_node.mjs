@@ -29,7 +29,7 @@ async function startServer(...flags) {
   const server = { child, log: '', url: null };
   servers.push(server);
   child.stderr.setEncoding('utf8');
-  server.ended = new Promise((resolve) => child.once('exit', (status) => resolve(status)));
+  server.ended = new Promise((resolve) => child.once('exit', resolve).once('error', resolve));
   await new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error('the server does not start: ' + server.log)), WAIT_MS);
     child.stderr.on('data', (text) => {

@@ -51,7 +51,7 @@ class OrderTest(unittest.TestCase):
             with self.subTest(deltas=name):
                 assembler = make_assembler()
                 data = stream_of(assembler, deltas)
-                self.assertIn(b'"response":%s,"sequence_number":' % assembler.result(), data.rpartition(b"event: ")[2])
+                self.assertIn(b'"response":%s,"sequence_number":' % assembler.result(), data.rpartition(b"\nevent: ")[2])
 
     def test_chunk_framing_changes_no_byte_inside(self):
         for name, deltas in DELTAS.items():

@@ -46,7 +46,7 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed")
+                 "timed", "away")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
@@ -67,6 +67,7 @@ class Play:
         self.read_off = False       # bytes of a next request wait, so reading is not watched
         self.push = None            # its PushedSteps, when a worker feeds it
         self.timed = timed          # whether its lateness counts
+        self.away = False           # a worker runs its next step
 
 
 class PushedSteps:
@@ -278,8 +279,12 @@ class Player:
             return
         self._blocked.pop(play, None)
         self._watch(play)
+        if play.away:
+            return
         if play.ended:
             self._end(play, True)
+        elif play.push is not None and play.push.waiting:
+            self._pushed(play)          # a push may have come while the socket was full
         else:
             self._resume(play, now)
 
@@ -316,7 +321,7 @@ class Player:
     # ---- inside -------------------------------------------------------------------------------
 
     def _pushed(self, play):
-        if play.push.waiting and not play.over and not play.rest:
+        if play.push.waiting and not (play.over or play.rest or play.away):
             play.push.waiting = False
             play.frame = None           # the idle step that it waited with
             play.tick = _PLAY_IDLE
@@ -346,8 +351,6 @@ class Player:
                 if frame.__class__ is not bytes:
                     if frame.blocking:
                         play.frame = None
-                        if step is not None:
-                            play.steps = _chain_first(step, steps)
                         self._send(play, b"".join(out), now)
                         if not play.over:
                             self._run_elsewhere(play, frame)
@@ -440,11 +443,12 @@ class Player:
             self._wake(lambda: came(frame))
 
         def came(frame):
+            play.away = False
             if not play.over:
                 play.frame, play.due_s = frame, self._now()
-                if play.rest:
-                    return              # writable() resumes it
-                self._advance_safely(play, self._now())
+                if not play.rest:       # else writable() resumes it
+                    self._advance_safely(play, self._now())
+        play.away = True
         self._submit(job)
 
     def _end(self, play, whole):
@@ -464,11 +468,6 @@ class Player:
             close()
         if play.on_end is not None:
             play.on_end(play, whole)
-
-
-def _chain_first(step, steps):
-    yield step
-    yield from steps
 
 
 class PacerThread:
