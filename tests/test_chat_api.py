@@ -21,8 +21,7 @@ def make_assembler(choices=1, include_usage=False, chunked=False, model="m"):
 def all_lists():
     """(name, choices, deltas) of all golden lists that chat can say."""
     for name, deltas in DELTAS.items():
-        if name in CHAT_CHUNKS:
-            yield name, 1, deltas
+        yield name, 1, deltas
     for name, (choices, deltas) in CHOICE_DELTAS.items():
         yield "choices: " + name, choices, deltas
 

@@ -215,6 +215,8 @@ CHAT_CHUNKS = {
     "call interleaved with text": ["role null", "call+0", "content", "call0", "content", "tool_calls"],
     "custom call": ["role null", "call+0", "call0", "tool_calls"],
     "summary": ["role", "reasoning", "reasoning", "content", "stop"],
+    "summary withheld": ["role", "content", "stop"],
+    "reasoning, call": ["role", "reasoning", "call+0", "call0", "tool_calls"],
     "raw reasoning": ["role", "reasoning", "reasoning", "content", "stop"],
     "summary, then raw": ["role", "reasoning", "reasoning", "content", "stop"],
     "refusal": ["role null", "refusal", "refusal", "stop"],
@@ -445,6 +447,7 @@ def read_chat_stream(test, data, include_usage=False):
         if calls:
             test.assertEqual(sorted(calls), list(range(len(calls))))
             choice["message"]["tool_calls"] = [calls[number] for number in sorted(calls)]
+            choice["message"]["content"] = choice["message"]["content"] or None
     whole = dict(common, object="chat.completion", choices=[choices[index] for index in sorted(choices)])
     if include_usage:
         whole["usage"] = usage
