@@ -77,6 +77,9 @@ _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "m
                         "max_completion_tokens", "seed", "min_tokens", "ignore_eos",
                         "service_tier", "reasoning_effort"))
 
+# A request of these alone needs none of the looks at how fields go together.
+_CHAT_SIMPLE = frozenset(("model", "messages", "max_tokens", "temperature", "top_p", "user"))
+
 _CHAT_PART_TYPES = {
     "system": ("text",), "developer": ("text",), "tool": ("text",), "function": ("text",),
     "assistant": ("text", "refusal"),
@@ -142,10 +145,8 @@ def _check_tool_calls(message, path):
 
 
 def _message_tokens(text, content, tokenizer, breathe):
-    tokens = MESSAGE_TOKENS
-    if text:
-        tokens += tokenizer.count(text) if breathe is None else \
-            tokenizer.count_slowly(text, breathe)
+    tokens = MESSAGE_TOKENS + (tokenizer.count(text) if breathe is None
+                               else tokenizer.count_slowly(text, breathe))
     if content.__class__ is list:
         tokens += MEDIA_TOKENS * sum(1 for part in content if part.get("type") not in
                                      ("text", "refusal"))
@@ -162,7 +163,7 @@ def read_messages(messages, tokenizer, breathe=None):
     last_user_text = ""
     known_calls = set()
     for index, message in enumerate(messages):
-        path = "messages[%d]" % index
+        path = f"messages[{index}]"
         if message.__class__ is not dict:
             raise invalid_type(path, "an object", message)
         role = message.get("role")
@@ -173,10 +174,14 @@ def read_messages(messages, tokenizer, breathe=None):
                                 "are: %s." % (path, shown(role),
                                               ", ".join("'%s'" % name for name in _CHAT_ROLES)))
         content = message.get("content")
-        if content.__class__ is not str or role in ("tool", "assistant"):
+        if content.__class__ is str:
+            text = content
+        else:
             _check_content(message, role, path)
-        text = content_text(content)
-        if role == "assistant":
+            text = content_text(content)
+        if role == "user":
+            last_user_text = text
+        elif role == "assistant":
             calls = _check_tool_calls(message, path)
             known_calls.update(calls)
             for call in message.get("tool_calls") or ():
@@ -190,8 +195,6 @@ def read_messages(messages, tokenizer, breathe=None):
                 raise ApiError(400, "Invalid parameter: messages with role 'tool' must answer a "
                                "preceding message's 'tool_calls'; '%s' is none of theirs."
                                % shown(call_id), param="messages.[%d].role" % index)
-        elif role == "user":
-            last_user_text = text
         tokens += _message_tokens(text, content, tokenizer, breathe)
         said += (role, text)
         if breathe is not None:
@@ -208,6 +211,22 @@ def parse_chat_request(body, tokenizer, breathe=None):
     messages = body.get("messages")
     if messages is None:
         raise missing_parameter("messages")
+    if not _CHAT_SIMPLE.issuperset(body):
+        return _parse_full_request(body, model, messages, unknown, tokenizer, breathe)
+    return GenerationRequest(model, read_messages(messages, tokenizer, breathe),
+                             max_tokens=body.get("max_tokens"), raw=body, breathe=breathe,
+                             ignored_fields=_ignored_fields(body, unknown))
+
+
+def _ignored_fields(body, unknown):
+    if _CHAT_USED.issuperset(body):
+        return unknown
+    return unknown + tuple(key for key, value in body.items() if value is not None
+                           and key in _CHAT_CHECKS and key not in _CHAT_USED)
+
+
+def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
+    """parse_chat_request for a body with any fields, each checked by itself already."""
     check_streaming(body)
     if body.get("top_logprobs") is not None and not body.get("logprobs"):
         raise ApiError(400, "The 'top_logprobs' parameter is only allowed when 'logprobs' is true.",
@@ -220,16 +239,12 @@ def parse_chat_request(body, tokenizer, breathe=None):
         limit = body["max_tokens"]
     least = check_min_tokens(body, limit)
     history = read_messages(messages, tokenizer, breathe)
-    ignored = unknown
-    if not _CHAT_USED.issuperset(body):
-        ignored += tuple(key for key, value in body.items() if value is not None
-                         and key in _CHAT_CHECKS and key not in _CHAT_USED)
     return GenerationRequest(
         model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
         n=body.get("n") or 1, seed=body.get("seed"), tools=body.get("tools") or (),
         tool_choice=body.get("tool_choice"), output_format=body.get("response_format"),
         parallel_tools=body.get("parallel_tool_calls") is not False,
-        reasoning_effort=body.get("reasoning_effort"), ignored_fields=ignored, raw=body,
+        reasoning_effort=body.get("reasoning_effort"), ignored_fields=_ignored_fields(body, unknown), raw=body,
         endpoint="chat", breathe=breathe)
 
 
@@ -316,6 +331,8 @@ class ChatAssembler(Assembler):
         return self._chunk(index, b'{"role":"assistant","content":%s,"refusal":null}' % content)
 
     def _chunk(self, index, delta, finish=b"null", logprobs=b"null"):
+        if self.quiet:
+            return b""
         return self._frame(b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]%s' % (
             self._prefix, index, delta, logprobs, finish, self._suffix))
 
@@ -352,6 +369,7 @@ class ChatAssembler(Assembler):
         prefix = b'%s{"index":%d,"delta":{"content":"' % (self._prefix, index)
         suffix = b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix
         opening = b"" if self._choices[index].opened else self._open(index)
+        self.absorb(run)            # first: who plays a run need not ask for more than its frames
         size = len(prefix) + len(suffix)
         escapes = run.escapes
         join = b"".join
@@ -369,7 +387,6 @@ class ChatAssembler(Assembler):
             for escape in escapes:
                 yield opening + self._frame(join((prefix, escape, suffix)))
                 opening = b""
-        self.absorb(run)
 
     def joined(self, run):
         index = run.choice

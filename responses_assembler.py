@@ -120,7 +120,6 @@ class ResponseAssembler(Assembler):
         self._completed_at = completed_at
         self._next_item = first_item
         self._sequence = 0
-        self._quiet = False         # a plain answer: frames are not even formatted
         self._items = []            # by output index: JSON bytes once closed, else the open item
         self._message = None        # the open message, reasoning or other item: one at a time
         self._reasoning = None
@@ -134,8 +133,8 @@ class ResponseAssembler(Assembler):
     # ---- pieces -------------------------------------------------------------------------------
 
     def _event(self, name, template, values):
-        """One event's frame. While absorb() collects a plain answer nothing is formatted."""
-        if self._quiet:
+        """One event's frame. A quiet assembler formats nothing."""
+        if self.quiet:
             return b""
         number = self._sequence
         self._sequence = number + 1
@@ -151,7 +150,7 @@ class ResponseAssembler(Assembler):
 
     def _added(self, item):
         self._items[item.index] = item
-        if self._quiet:
+        if self.quiet:
             return b""
         return self._event(b"response.output_item.added", b'"output_index":%d,"item":%s',
                            (item.index, item.body(b"in_progress")))
@@ -211,7 +210,7 @@ class ResponseAssembler(Assembler):
         if message.kind != kind:
             frames += self._close_part()
             message.kind, message.escapes, message.logprobs = kind, [], []
-            if self._quiet:
+            if self.quiet:
                 return frames
             part = b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}' \
                 if kind == "output_text" else b'{"type":"refusal","refusal":""}'
@@ -228,7 +227,7 @@ class ResponseAssembler(Assembler):
         if message.kind is None:
             return b""
         text = b"".join(message.escapes)
-        place = b"" if self._quiet else self._part_place(message)
+        place = b"" if self.quiet else self._part_place(message)
         if message.kind == "output_text":
             logprobs = dump_json(message.logprobs) if message.logprobs else b"[]"
             frames = self._event(b"response.output_text.done", b'%s,"text":"%s","logprobs":%s', (
@@ -441,7 +440,6 @@ class ResponseAssembler(Assembler):
             for number, escape in enumerate(run.escapes, first)]))
 
     def absorb(self, run):
-        self._quiet = True
         self._open_message("output_text")
         self._message.escapes += run.escapes
 

@@ -4,10 +4,9 @@ In: the request's `input`. Out: a ReadInput. A simulated turn needs only counts 
 stored form is built when the response is kept and chat messages when a backend asks for them.
 """
 import json
-from hashlib import blake2b
 
 from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_object,
-                        check_string, content_text, dump_json, escape_json, invalid_type,
+                        check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
@@ -28,6 +27,9 @@ _OUTPUT_ITEMS = frozenset(("function_call_output", "custom_tool_call_output", "c
 _INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                    "function_call_output": "fco_", "custom_tool_call": "ctc_",
                    "custom_tool_call_output": "ctco_", "compaction": "cmp_"}
+
+
+_NO_CALLS = frozenset()
 
 
 class ReadInput:
@@ -175,8 +177,10 @@ def read_input(value, parent, store, tokenizer, breathe=None):
     Raises ApiError: 400 naming the item and field, 404 for a reference to what is not stored.
     """
     read = ReadInput()
-    digest = blake2b(parent.prefix_hash if parent is not None else b"", digest_size=16)
-    read.open_calls = parent.open_calls if parent is not None else frozenset()
+    if parent is not None:
+        before, read.open_calls = parent.prefix_hash, parent.open_calls
+    else:
+        before, read.open_calls = b"", _NO_CALLS
     read.foreign_ids = ()
     read.last_user_text = None
     if value.__class__ is str:
@@ -187,10 +191,9 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         read.items = read.last_user_text = value
         read.count = 1
         read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
-        digest.update(("user\0%s\0" % value).encode("utf-8", "surrogatepass"))
-        read.prefix_hash = digest.digest()
+        read.prefix_hash = content_hash("user\0" + value, before)
         return read
-    items, tokens = [], 0
+    items, tokens, said = [], 0, []
     open_calls, answered = set(read.open_calls), set()
     foreign = []
     for index, item in enumerate(value or ()):
@@ -233,13 +236,13 @@ def read_input(value, parent, store, tokenizer, breathe=None):
                                 "input item." % (path, shown(kind)))
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
-        digest.update(("%s\0%s\0" % (role, text)).encode("utf-8", "surrogatepass"))
+        said += (role, text)
         if breathe is not None:
             breathe()
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
     read.foreign_ids = tuple(foreign)
-    read.prefix_hash = digest.digest()
+    read.prefix_hash = content_hash("\0".join(said), before)
     return read
 
 

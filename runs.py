@@ -15,10 +15,13 @@ class Assembler:
     Frames are bytes, framed for the connection (in chunks, or bare). Concatenated deltas, done
     texts and the final object agree because they come from here and nowhere else.
     failed: the ApiError of a Failure that was fed, or None.
+    quiet: set before the first delta of a plain answer, whose frames nobody wants: they need not be
+    made, and are empty.
     usage: the Usage that was fed, or None.
     """
 
     failed = None
+    quiet = False
     usage = None
 
     def start(self):
@@ -121,6 +124,7 @@ class Completion:
         """(due_s, Step) of a plain answer. render(status, body bytes or ApiError) -> bytes."""
         due_s = 0.0
         assembler = self.assembler
+        assembler.quiet = True
         for due, delta in deltas:
             if delta.__class__ is TextRun:
                 assembler.absorb(delta)
@@ -146,6 +150,7 @@ class Completion:
         """Generate on this worker thread, feeding the play. Raises nothing."""
         assembler, cancel, steps = self.assembler, self.cancel, play.push
         due_s = 0.0
+        assembler.quiet = not streamed
         try:
             for due, delta in self.backend.generate(self.request, cancel):
                 if cancel.is_set():

@@ -567,7 +567,7 @@ def _pattern_run(code, text, start, end, captures, visited, budget):
         visited.add(key)
         steps += 1
         if steps == 64:
-            budget.spend(16)
+            budget.spend(32)
             steps = 0
         op, x, y, z = code[pc]
         if op == "set":
@@ -604,7 +604,7 @@ def _pattern_run(code, text, start, end, captures, visited, budget):
                 stack.append((pc + 1, at, captures))
         elif _pattern_anchor_holds(op, x, text, at):
             stack.append((pc + 1, at, captures))
-    budget.spend(1 + steps // 4)
+    budget.spend(1 + steps // 2)
     return False
 
 
@@ -630,6 +630,7 @@ class SchemaPattern:
         if self._code is None:
             self._code = _PatternCode(self._node).code
             budget.spend(len(self._code) // 4)
+        budget.spend(2)
         captures = (-1,) * (2 * self._groups + 2) if self._has_refs else None
         visited = set()
         starts = 1 if self._code[0][0] == "start" else len(text) + 1
@@ -639,7 +640,7 @@ class SchemaPattern:
         """A text that matches, but for what anchors inside and look-around ask.
 
         extra: how many characters more than the shortest text it may have; greedy: repeats take as many
-        of them as they can; wild: classes give other characters than letters and digits too.
+        of them as they can; wild: 0 for words where they fit, 1 for letters and digits, 2 for any character.
         Raises PatternError, WorkSpent.
         """
         return _PatternWriter(draw, extra, greedy, wild, budget).text(self._node)
@@ -665,7 +666,7 @@ class _PatternWriter:
         kind = node.kind
         self._budget.spend(1)
         if kind == "set":
-            choices = node.chars.choices(self._wild)
+            choices = node.chars.choices(self._wild > 1)
             out.append(choices[draw_below(self._draw, len(choices))])
         elif kind == "seq":
             for part in node.parts:

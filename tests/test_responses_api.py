@@ -1,5 +1,6 @@
 """The Responses API: validation, echo, and state over the wire on every form of the transport."""
 import json
+import random
 import threading
 import time
 import unittest
@@ -12,7 +13,7 @@ from responses_api import ResponsesApiMixin, build_echo
 from settings import Settings
 from state.contract import StoreFull
 from state.memory import MemoryStore
-from tests.data.golden import read_response_stream
+from tests.data.golden import damaged, place_of, read_response_stream
 from tests.support import RESPONSE, DeltaBackend, LiveServerTest, every_form, wait_until
 from tokenizer import ApproxTokenizer
 
@@ -197,6 +198,62 @@ class ValidationTest(unittest.TestCase):
         desk = Desk()
         desk.create(**dict(RESPONSE, vendor=1, temperature=0.5, metadata={}))
         self.assertEqual(set(desk.request.ignored_fields), {"vendor", "temperature"})
+
+
+RICH = dict(
+    model="m", instructions="a", store=True, max_output_tokens=20, min_tokens=2, temperature=1, top_p=1,
+    metadata={"a": "b"}, include=["reasoning.encrypted_content"], truncation="auto", service_tier="auto", user="u",
+    reasoning={"effort": "low", "summary": "auto"}, text={"format": {"type": "text"}, "verbosity": "low"},
+    tools=[TOOL, {"type": "web_search"}, {"type": "function", "function": {"name": "g"}}], tool_choice="auto",
+    prompt={"id": "x"}, stream_options=None, previous_response_id=None, input=[
+        {"role": "user", "content": "b"},
+        {"type": "message", "role": "user", "id": "msg_x", "content": [
+            {"type": "input_text", "text": "c"}, {"type": "input_image", "image_url": "x"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "d"}, {"type": "refusal", "refusal": "e"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "f"}], "id": "rs_x"}, CALL, OUTPUT,
+        {"type": "custom_tool_call", "call_id": "call_b", "name": "g", "input": "x"},
+        {"type": "custom_tool_call_output", "call_id": "call_b", "output": [{"type": "input_text", "text": "y"}]},
+        {"type": "web_search_call", "id": "ws_x", "action": {"type": "search"}},
+        {"type": "function_call_output", "output": "z"}])
+
+
+class DamageTest(unittest.TestCase):
+    """Any JSON object is either answered and stored whole, or refused with a 400 or 404; nothing else is raised."""
+
+    def test_random_damage_is_refused_or_answered(self):
+        draw = random.Random(6)
+        desk, refused, faults = Desk(), 0, {}
+        for number in range(3000):
+            body = damaged(draw, RICH)
+            try:
+                if body.get("min_tokens") == 10 ** 30:
+                    continue                    # a test of its own
+                response = desk.create(**body)
+                self.assertEqual(desk.store.get(response["id"]) is None, body.get("store") is False)
+                if body.get("store") is not False:
+                    self.check_stored(desk, response["id"], response)
+            except ApiError as error:
+                refused += 1
+                if error.status not in (400, 404) or not json.loads(error.envelope())["error"]["message"]:
+                    self.fail("number %d: %r" % (number, error))
+            except Exception as exc:
+                faults.setdefault(place_of(exc), "number %d: %s" % (number, json.dumps(body)))
+        self.assertFalse(faults, "\n".join(map(str, faults.items())))
+        self.assertTrue(700 < refused < 2900, refused)
+
+    def check_stored(self, desk, id, response):
+        """It can be listed, rendered for a backend, and continued."""
+        desk.query = {"limit": ["100"]}
+        desk.responses_input_items(id)
+        for item in desk.answer["data"]:
+            if item["id"].__class__ is not str or item["type"].__class__ is not str:
+                raise TypeError("an item with an id that is no string is listed")
+        desk.request.history.messages()
+        again = desk.create(model="m", input="on", previous_response_id=id, store=False)
+        self.assertGreater(again["usage"]["input_tokens"], response["usage"]["output_tokens"])
+
+    def test_the_undamaged_request_is_answered(self):
+        self.assertEqual(Desk().create(**RICH)["status"], "completed")
 
 
 class EchoTest(unittest.TestCase):
