@@ -5,7 +5,7 @@ Runs on whichever thread handles the request; it does no I/O.
 """
 from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
-                        check_enum, check_fields, check_integer, check_metadata, check_min_tokens,
+                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens,
                         check_number, check_object, check_stream_options, check_streaming,
                         check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, missing_parameter, parse_body, shown,
@@ -132,14 +132,13 @@ def _check_tool_calls(message, path):
     ids = []
     for index, call in enumerate(calls):
         place = "%s.tool_calls[%d]" % (path, index)
-        if call.get("id") is None:
-            raise missing_parameter(place + ".id")
-        check_string()(call["id"], place + ".id")
+        check_given_string(call.get("id"), place + ".id")
         kind = call.get("type") or "function"
-        body = call.get(kind if kind in ("function", "custom") else "function")
+        check_enum("function", "custom")(kind, place + ".type")
+        body = call.get(kind)
         if body.__class__ is not dict:
             raise missing_parameter("%s.%s" % (place, kind))
-        check_string(empty=False)(body.get("name"), "%s.%s.name" % (place, kind))
+        check_given_string(body.get("name"), "%s.%s.name" % (place, kind))
         ids.append(call["id"])
     return ids
 
@@ -189,8 +188,7 @@ def read_messages(messages, tokenizer, breathe=None):
                 text += "%s%s" % (body.get("name"), body.get("arguments", body.get("input", "")))
         elif role == "tool":
             call_id = message.get("tool_call_id")
-            if call_id is None:
-                raise missing_parameter(path + ".tool_call_id")
+            check_given_string(call_id, path + ".tool_call_id")
             if call_id not in known_calls:
                 raise ApiError(400, "Invalid parameter: messages with role 'tool' must answer a "
                                "preceding message's 'tool_calls'; '%s' is none of theirs."
@@ -237,7 +235,8 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
             raise invalid_value("max_tokens", "Setting 'max_tokens' and 'max_completion_tokens' at the "
                                 "same time is not supported.")
         limit = body["max_tokens"]
-    least = check_min_tokens(body, limit)
+    least = check_min_tokens(body, limit, "max_tokens" if body.get("max_tokens") is not None
+                             else "max_completion_tokens")
     history = read_messages(messages, tokenizer, breathe)
     return GenerationRequest(
         model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
@@ -314,6 +313,8 @@ class ChatAssembler(Assembler):
                                none_yet=True)
         if kind is ReasoningDelta:
             # the field of the inference servers; the public API shows no reasoning in chat
+            if not delta.text:
+                return b""
             choice.reasoning.append(delta.text)
             return self._delta(delta.choice, b'"reasoning_content":"%s"' % escape_json(delta.text))
         if kind is ToolCallDelta:
@@ -365,6 +366,8 @@ class ChatAssembler(Assembler):
         return opening + self._chunk(delta.choice, b"{}", dump_string(choice.reason))
 
     def frames(self, run):
+        if not run.escapes:
+            return
         index = run.choice
         prefix = b'%s{"index":%d,"delta":{"content":"' % (self._prefix, index)
         suffix = b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix
@@ -389,21 +392,21 @@ class ChatAssembler(Assembler):
                 opening = b""
 
     def joined(self, run):
+        if not run.escapes:
+            return b""
         index = run.choice
         prefix = b'%s{"index":%d,"delta":{"content":"' % (self._prefix, index)
         suffix = b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix
         opening = b"" if self._choices[index].opened else self._open(index)
         self.absorb(run)
-        if not run.escapes:
-            return opening
         return opening + self._frame(b"".join((
             prefix, (suffix + prefix).join(run.escapes), suffix)))
 
     def absorb(self, run):
-        choice = self._choices[run.choice]
-        choice.opened = True
-        choice.has_text = choice.has_text or bool(run.escapes)
-        choice.escapes += run.escapes
+        if run.escapes:
+            choice = self._choices[run.choice]
+            choice.opened = choice.has_text = True
+            choice.escapes += run.escapes
 
     def finish(self):
         frames = b""

@@ -226,7 +226,7 @@ class ResponsesApiMixin(Host):
                 raise ApiError(400, "Invalid 'input': the array is empty.", code="empty_array",
                                param="input")
         limit = body.get("max_output_tokens")
-        least = check_min_tokens(body, limit)
+        least = check_min_tokens(body, limit, "max_output_tokens")
         turn = _Turn()
         turn.read = read = read_input(given, parent, self.store, self.tokenizer, breathe)
         turn.tokens = read.tokens + (parent.total_tokens if parent is not None else 0)

@@ -395,6 +395,8 @@ class ResponseAssembler(Assembler):
     # ---- runs: the fast way -------------------------------------------------------------------
 
     def frames(self, run):
+        if not run.escapes:
+            return
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
@@ -427,21 +429,22 @@ class ResponseAssembler(Assembler):
                 % self._part_place(message), b'","logprobs":[],"sequence_number":')
 
     def joined(self, run):
+        if not run.escapes:
+            return b""
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
         first = self._sequence
         self._sequence = first + len(run.escapes)
         message.escapes += run.escapes
-        if not run.escapes:
-            return opening
         return opening + self._frame(b"".join([
             b"%b%b%b%d}\n\n" % (prefix, escape, middle, number)
             for number, escape in enumerate(run.escapes, first)]))
 
     def absorb(self, run):
-        self._open_message("output_text")
-        self._message.escapes += run.escapes
+        if run.escapes:
+            self._open_message("output_text")
+            self._message.escapes += run.escapes
 
     # ---- ends ---------------------------------------------------------------------------------
 
@@ -487,8 +490,9 @@ class ResponseAssembler(Assembler):
         output = b"[%s]" % b",".join(
             item if item.__class__ is bytes else self._cut(item) for item in self._items)
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
-        failed = self._object(b"failed", output=output, error=dump_json(
+        self._result = failed = self._object(b"failed", output=output, error=dump_json(
             {"code": closed, "message": error.message}))
+        self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
         return (self._event(b"error", b"%s", (told,))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
 

@@ -5,8 +5,8 @@ stored form is built when the response is kept and chat messages when a backend 
 """
 import json
 
-from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_object,
-                        check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
+from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_given_string,
+                        check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
@@ -59,14 +59,16 @@ class ReadInput:
 
 
 def _item_type(item):
-    """The type of an item that may leave it out (api-reference 9.2)."""
+    """The type of an item that may leave it out (api-reference 9.2), or "" for what is no type."""
     kind = item.get("type")
+    if kind.__class__ is str:
+        return kind
     if kind is None:
         if "role" in item:
             return "message"
         if "id" in item:
             return "item_reference"
-    return kind
+    return ""
 
 
 def _stored_item(item, tail, number):
@@ -108,12 +110,10 @@ def _stored_content(role, content):
 
 # ---- checks -----------------------------------------------------------------------------------
 
-_check_item_text = check_string()
-
-
 def _check_message(item, path):
     """Raises ApiError for a message that is none; returns its text and its parts without text."""
     role = item.get("role")
+    check_given_string(role, path + ".role")
     check_enum(*_ITEM_ROLES)(role, path + ".role")
     content = item.get("content")
     if content.__class__ is str:
@@ -133,11 +133,9 @@ def _check_message(item, path):
                                 "message are: %s." % (place, shown(kind), role, ", ".join(
                                     "'%s'" % name for name in allowed)))
         if kind in ("input_text", "output_text"):
-            if part.get("text") is None:
-                raise missing_parameter(place + ".text")
-            _check_item_text(part["text"], place + ".text")
+            check_given_string(part.get("text"), place + ".text")
         elif kind == "refusal":
-            _check_item_text(part.get("refusal"), place + ".refusal")
+            check_given_string(part.get("refusal"), place + ".refusal")
         else:
             media += 1
     return content_text(content), media
@@ -203,7 +201,8 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         kind = _item_type(item)
         if kind == "item_reference":
             item, kind = _resolve_reference(item, store, path)
-        elif item.get("id").__class__ is str:
+        elif item.get("id") is not None:
+            check_given_string(item["id"], path + ".id")
             foreign.append(item["id"])
         if kind == "message":
             text, media = _check_message(item, path)
@@ -233,7 +232,7 @@ def read_input(value, parent, store, tokenizer, breathe=None):
             text = _opaque_text({key: value for key, value in item.items() if key != "id"})
         else:
             raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
-                                "input item." % (path, shown(kind)))
+                                "input item." % (path, shown(item.get("type"))))
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
         said += (role, text)
@@ -262,9 +261,7 @@ def _resolve_reference(item, store, path):
 
 def _read_call(item, kind, path):
     for field in ("call_id", "name", _CALL_ITEMS[kind]):
-        if item.get(field) is None:
-            raise missing_parameter("%s.%s" % (path, field))
-        check_string()(item[field], "%s.%s" % (path, field))
+        check_given_string(item.get(field), "%s.%s" % (path, field))
     return item["name"] + item[_CALL_ITEMS[kind]]
 
 

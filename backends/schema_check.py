@@ -144,7 +144,7 @@ def schema_type_bits(schema):
 
 
 def value_type_bit(value):
-    """The one bit of a JSON value; 1.0 is an integer."""
+    """The one bit of a JSON value; 1.0 is an integer. 0 for what JSON cannot say: NaN and the infinities."""
     if value is None:
         return SCHEMA_NULL
     if isinstance(value, bool):
@@ -157,7 +157,7 @@ def value_type_bit(value):
         return SCHEMA_ARRAY
     if isinstance(value, int) or value.is_integer():
         return SCHEMA_INTEGER
-    return SCHEMA_FRACTION
+    return SCHEMA_FRACTION if value - value == 0 else 0
 
 
 def is_multiple(value, step):
@@ -172,7 +172,7 @@ def is_multiple(value, step):
             return True
     except OverflowError:
         pass
-    if value in (float("inf"), float("-inf")):
+    if value != value or value in (float("inf"), float("-inf")):
         return False
     from fractions import Fraction
     return Fraction(repr(value)) % Fraction(repr(step)) == 0
@@ -293,6 +293,7 @@ class SchemaChecker:
         self.document = document
         self.budget = budget
         self.asserts_formats = asserts_formats
+        self.format_failed = False      # a format said no since this was last set
         self._patterns = {}
 
     def pattern(self, text):
@@ -348,7 +349,7 @@ class SchemaChecker:
                     return False
             except KeyError:
                 return False
-        if "enum" in schema and not any(json_equal(value, item) for item in schema_list(schema, "enum")):
+        if isinstance(schema.get("enum"), list) and not any(json_equal(value, item) for item in schema["enum"]):
             if not (value is None and schema.get("nullable") is True):
                 return False
         return "const" not in schema or json_equal(value, schema["const"])
@@ -360,7 +361,10 @@ class SchemaChecker:
         if isinstance(schema.get("pattern"), str) and not self.matches(schema["pattern"], value):
             return False
         kind = schema.get("format")
-        return not (self.asserts_formats and isinstance(kind, str)) or format_holds(kind, value)
+        if not self.asserts_formats or not isinstance(kind, str) or format_holds(kind, value):
+            return True
+        self.format_failed = True
+        return False
 
     def _ok_number(self, value, schema):
         low, low_open, high, high_open = schema_bounds(schema)

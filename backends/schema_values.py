@@ -134,8 +134,14 @@ class _SchemaWriter:
                 and not any(self._checker.ok(made, schema) for schema in demands.barred))
 
     def accepts(self, value):
-        """The last check, of the whole."""
-        return self._checker.ok(value, self._root)
+        """The last check, of the whole: (it holds, it holds also for a reader who takes formats as notes)."""
+        checker = self._checker
+        checker.format_failed = False
+        if not checker.ok(value, self._root):
+            return False, False
+        if not checker.format_failed:
+            return True, True
+        return True, SchemaChecker(self._document, self.budget, False).ok(value, self._root)
 
     # -- gathering what applies
 
@@ -395,7 +401,7 @@ class _SchemaWriter:
 
     def _build_listed(self, demands, listed):
         entry = min(listed, key=lambda item: 1 if "const" in item.schema else len(item.schema["enum"]))
-        self.budget.spend(len(listed[0].schema.get("enum") or ()) // 16)
+        self.budget.spend(len(schema_list(listed[0].schema, "enum")) // 16)
         choices = [entry.schema["const"]] if "const" in entry.schema else entry.schema["enum"]
         start = draw_below(self._draw, len(choices))
         order = choices[start:] + choices[:start]
@@ -770,9 +776,9 @@ class _SchemaWriter:
         for index in range(length):
             try:
                 wanted = self._item_wanted(demands, index, asked, start, contained)
-                item = self.value(wanted, name, depth + 1)
+                item = self.value(wanted, name, depth + 1, seen)
                 if unique:
-                    item = self._unique_item(item, wanted, seen, name, depth)
+                    seen.add(json_key(item))
             except UnsatisfiableSchema:
                 if len(made) < max(least, needed):
                     raise
@@ -832,13 +838,6 @@ class _SchemaWriter:
         if not is_top and "unevaluatedItems" in entry.schema:
             return True
         return any(self._covers_item(child, index, due, False) for child in entry.children)
-
-    def _unique_item(self, item, wanted, seen, name, depth):
-        """`item`, or another one that is not among those made."""
-        if json_key(item) in seen:
-            item = self.value(wanted, name, depth + 1, seen)
-        seen.add(json_key(item))
-        return item
 
 
 class _StringDemand:
@@ -912,7 +911,7 @@ class _NumberRange:
         last = min(last, high) if high is not None else last
         last = max(first, last)
         span = min(last - first + 1, 1000000)
-        for _ in range(6):
+        for _ in range(4):
             yield first + draw_below(self._draw, span)
         for wide in (1000, 1000, 1000000, 1000000):
             span = min(wide, high - first + 1) if high is not None else wide
@@ -996,10 +995,16 @@ def generate_value(schema, draw, hint=""):
     for asserts_formats in (True, False):
         writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget)
         try:
-            for _ in range(3):
+            second = []
+            for _ in range(6):
                 value = writer.value([(schema, ())], "", 0)
-                if writer.accepts(value):
+                holds, holds_plainly = writer.accepts(value)
+                if holds_plainly:
                     return value
+                if holds:
+                    second.append(value)
+            if second:
+                return second[0]
             problem = problem or UnsatisfiableSchema("", "no value was found that meets all of it")
         except UnsatisfiableSchema as error:
             problem = problem or error

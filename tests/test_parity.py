@@ -164,7 +164,7 @@ class ConcurrencyTest(ParityLive):
         def ask(number, client):
             name, change = kinds[number % 4]
             whole = getattr(self, name)(number % 8 > 3, client, **change)
-            return name, chat_said(whole) if name == "chat" else response_said(whole)
+            return chat_said(whole) if name == "chat" else response_said(whole)
         client = self.connect()
         expected = Counter(ask(number, client) for number in range(128))
         self.restart()
