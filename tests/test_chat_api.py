@@ -8,8 +8,8 @@ from backends.contract import Failure, Finish, TextDelta, Usage
 from backends.simulated import DrawSource
 from chat_api import ChatAssembler, parse_chat_request
 from tests.data.golden import (CHAT_CHUNKS, CHOICE_DELTAS, DELTAS, FAILURES, ODD_TEXT, SURROGATE, damaged,
-                               dechunk, make_run, object_of, place_of, read_chat_stream, read_sse, short_chunk, stream_of,
-                               with_failure)
+                               dechunk, make_run, object_of, place_of, read_chat_stream, read_sse, short_chunk,
+                               stream_of, with_failure)
 from tests.support import CHAT, LiveServerTest, every_form
 from tokenizer import ApproxTokenizer
 
@@ -399,6 +399,14 @@ class ChatValidationTest(unittest.TestCase):
         plain = parse_chat_request(CHAT, TOKENIZER)
         self.assertEqual((request.max_tokens, request.n, request.seed, request.ignored_fields),
                          (plain.max_tokens, plain.n, plain.seed, ()))
+
+    def test_a_forced_length_is_bounded_over_all_choices(self):
+        # 128 plans of 131,072 tokens each are gigabytes, and made on the loop's thread
+        for change in ({"n": 128, "max_tokens": 131072, "ignore_eos": True}, {"n": 128, "min_tokens": 131072}):
+            with self.subTest(change=change):
+                with self.assertRaises(ApiError) as caught:
+                    parse_chat_request(changed(change), TOKENIZER)
+                self.assertEqual(caught.exception.status, 400)
 
     def test_the_first_fault_alone_is_reported(self):
         self.assert_refused({"n": 0, "temperature": 9, "messages": []}, None, "empty_array")

@@ -6,7 +6,7 @@ import time
 from random import Random
 
 from api_common import ApiError
-from backends.contract import Finish, TextDelta, Usage
+from backends.contract import Backend, Finish, TextDelta, Usage
 from state.memory import MemoryStore
 from tests.support import (CHAT, RESPONSE, TIMEOUT_S, ConnectionEnded, DeltaBackend, GatedBackend, LiveServerTest,
                            RawClient, chat_text, every_form, request_bytes, wait_until)
@@ -798,10 +798,11 @@ class BlockingTest(LiveServerTest):
         client, generation = self.begin(RESPONSES_PATH, dict(RESPONSE, stream=True))
         generation.say("one")
         generation.fail(ApiError(500, "broken", type="server_error"))
-        names = [event.name for event in client.read_answer().events()]
-        self.assertEqual(names[0], "response.created")
-        self.assertIn("response.failed", names)
-        self.assertEqual(self.server.store.stats()["responses"], 0)
+        events = client.read_answer().events()
+        failed = [event.data["response"] for event in events if event.name == "response.failed"]
+        self.assertEqual((events[0].name, len(failed)), ("response.created", 1))
+        kept = self.request("GET", "/v1/responses/" + failed[0]["id"])
+        self.assertEqual((kept.status, kept.json()["status"]), (200, "failed"))
 
     def test_an_unexpected_fault_is_a_500_that_tells_nothing_and_is_logged_once(self):
         client, generation = self.begin(CHAT_PATH, CHAT)
@@ -994,6 +995,62 @@ class DrainTest(LiveServerTest):
         self.assert_serving_ends()
         self.server.server_close()
         self.assert_threads_end()
+
+
+    def test_a_generation_that_ends_after_the_server_has_closed_is_quiet(self):
+        go = threading.Event()
+        self.addCleanup(go.set)
+        backend = StubbornBackend(go)
+        self.start_server(backend=backend)
+        for body in (STREAM, CHAT):
+            self.connect().send_request("POST", CHAT_PATH, body)
+        wait_until(lambda: backend.running == 2, "both generations")
+        self.server.shutdown()
+        self.assert_serving_ends()
+        self.server.server_close()
+        go.set()
+        self.assert_threads_end()
+        self.assertEqual(self.server.errors, [])
+
+
+class StubbornBackend(Backend):
+    """Waits for `go`, whoever cancels it; then it says something all the same."""
+
+    def __init__(self, go):
+        self.go = go
+        self.running = 0
+
+    def generate(self, request, cancel):
+        self.running += 1
+        self.go.wait(TIMEOUT_S)
+        yield None, TextDelta("too late")
+        yield None, Finish()
+        yield None, Usage(1, 1)
+
+
+@every_form
+class FaultTest(LiveServerTest):
+
+    def test_a_fault_in_front_of_the_handler_ends_that_connection_alone(self):
+        server = self.start_server()
+        make_handler = server.make_handler
+
+        def faulty(conn, request):
+            if request.head.path == "/fault":
+                raise RuntimeError("a fault of the test's")
+            return make_handler(conn, request)
+        server.make_handler = faulty
+        other = self.connect()
+        self.assertEqual(other.request("GET", "/health").status, 200)
+        client = self.connect()
+        client.send_request("GET", "/fault")
+        try:
+            self.assertEqual(client.read_answer().status, 500)
+        except ConnectionEnded:
+            pass                        # a close without an answer will do
+        self.assertEqual(other.request("GET", "/health").status, 200)
+        self.assertEqual(self.request("GET", "/health").status, 200)
+        self.assertIn("a fault of the test's", "".join(self.take_errors()))
 
 
 class ListeningTest(LiveServerTest):

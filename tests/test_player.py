@@ -808,12 +808,20 @@ class CompletionTest(PlayerTest):
         play = self.stream(self.completion(ONE_TWO[0], RuntimeError("a fault of the test's")))
         self.run_until(0.5)
         self.assertEqual((play.wire.data, self.errors, self.ended), (b"<one!500", 1, [(play, True)]))
-        self.assertEqual((self.kept, self.metrics.get("failures")), ([], 1))
+        self.assertEqual((self.kept, self.metrics.get("failures"), self.metrics.get("completions")), ([True], 1, 0))
 
     def test_a_failure_delta_ends_the_stream_with_its_error(self):
         play = self.stream(self.completion(ONE_TWO[0], (0.3, Failure(ApiError(429, "slow down")))))
         self.run_until(0.5)
-        self.assertEqual((play.wire.data, self.errors, self.kept), (b"<one!429", 0, []))
+        self.assertEqual((play.wire.data, self.errors, self.kept), (b"<one!429", 0, [True]))
+
+    def test_a_failure_that_nobody_waits_for_is_not_kept(self):
+        completion = self.completion(ONE_TWO[0], (0.3, Failure(ApiError(429, "slow down"))), keep_blocking=True)
+        play = self.stream(completion)
+        self.run_until(0.5)
+        self.player.gone(play)
+        self.run_jobs()
+        self.assertEqual((play.wire.data, self.kept), (b"<one", []))
 
     def test_a_plain_answer_is_due_with_its_last_delta(self):
         completion = self.completion(*ONE_TWO)

@@ -769,6 +769,23 @@ class FailedResponseTest(ResponsesLive):
         self.assertEqual((answer.status, answer.json() if answer.status == 200 else None), (200, response))
 
 
+    def test_a_failed_response_can_be_continued_with_what_it_had_said(self):
+        backend = DeltaBackend([(0.0, TextDelta("Half of")), ApiError(500, "It broke.", "server_error")])
+        self.start_server(backend=backend)
+        failed = self.streamed()[-1]["response"]
+        backend.deltas = [(0.0, TextDelta("Well.")), (0.0, Finish("stop")), (0.0, Usage(3, 2))]
+        response = self.created(previous_response_id=failed["id"])
+        items = self.get(response["id"], "/input_items?order=asc").json()["data"]
+        self.assertEqual([item["content"][0]["text"] for item in items], ["Hello", "Half of", "Hello"])
+
+    def test_a_plain_answer_that_failed_leaves_nothing(self):
+        for blocking in (False, True):
+            backend = DeltaBackend([(0.0, TextDelta("a")), ApiError(500, "It broke.", "server_error")], blocking)
+            self.server.handler_class.backend = backend
+            self.assertEqual(self.create().status, 500)
+        self.assertEqual(self.server.store.stats()["responses"], 0)
+
+
 @every_form
 class LargeBodyTest(ResponsesLive):
     settings = {"fixed_ids": False}

@@ -71,6 +71,23 @@ class StepsTest(unittest.TestCase):
         self.assertEqual(len(self.errors), 1)
 
 
+    def test_what_was_cancelled_is_neither_kept_nor_ended(self):
+        kept = []
+        for streamed in (False, True):
+            with self.subTest(streamed=streamed):
+                metrics = Metrics()
+                completion = Completion(GenerationRequest("m", History(1, b"", "", list)),
+                                        DeltaBackend(timed(DELTAS["deltas"])), ChatAssembler("0" * 32, 1, "m"),
+                                        metrics, kept.append, keep=lambda: kept.append(1))
+                if streamed:
+                    steps = [step for _, step in completion.iter_stream(completion.planned(), False)]
+                else:
+                    steps = [completion.plain_step(completion.planned(), lambda status, body: body)[1]]
+                self.assertFalse(completion.abandon(), "no callback waits")
+                self.assertEqual((steps[-1].run(), kept), (b"", []))
+                self.assertEqual((metrics.get("disconnects"), metrics.get("completions")), (1, 0))
+
+
 class CancelTest(unittest.TestCase):
 
     def test_a_callback_runs_once_at_the_cancel_or_at_once_after_it(self):
