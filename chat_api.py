@@ -8,8 +8,9 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
                         check_enum, check_fields, check_integer, check_metadata, check_min_tokens,
                         check_number, check_object, check_stream_options, check_streaming,
                         check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
-                        invalid_type, invalid_value, missing_parameter, parse_body, shown,
+                        invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
+from api_tools import check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler, Completion
@@ -56,7 +57,7 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
     "store": check_boolean,
     "service_tier": check_enum("auto", "default", "flex", "scale", "priority", "fast"),
     "tools": check_array(check_object),
-    "tool_choice": check_anything,
+    "tool_choice": check_anything,      # read_tool_choice looks at it, with the tools
     "parallel_tool_calls": check_boolean,
     "response_format": check_object,
     "reasoning_effort": check_enum("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -74,8 +75,10 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "max_tokens",
-                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos",
-                        "service_tier", "reasoning_effort"))
+                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop",
+                        "service_tier", "reasoning_effort", "tools", "tool_choice",
+                        "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
+                        "functions", "function_call"))
 
 _CHAT_PART_TYPES = {
     "system": ("text",), "developer": ("text",), "tool": ("text",), "function": ("text",),
@@ -161,6 +164,7 @@ def read_messages(messages, tokenizer, breathe=None):
     tokens = ANSWER_TOKENS
     last_user_text = ""
     known_calls = set()
+    calls_made = 0
     for index, message in enumerate(messages):
         path = "messages[%d]" % index
         if message.__class__ is not dict:
@@ -179,6 +183,7 @@ def read_messages(messages, tokenizer, breathe=None):
         if role == "assistant":
             calls = _check_tool_calls(message, path)
             known_calls.update(calls)
+            calls_made += len(calls) or (message.get("function_call") is not None)
             for call in message.get("tool_calls") or ():
                 body = call.get("function") or call.get("custom") or {}
                 text += "%s%s" % (body.get("name"), body.get("arguments", body.get("input", "")))
@@ -196,7 +201,8 @@ def read_messages(messages, tokenizer, breathe=None):
         said += (role, text)
         if breathe is not None:
             breathe()
-    return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages)
+    return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages, calls_made,
+                   role in ("tool", "function"))
 
 
 def parse_chat_request(body, tokenizer, breathe=None):
@@ -219,18 +225,47 @@ def parse_chat_request(body, tokenizer, breathe=None):
                                 "same time is not supported.")
         limit = body["max_tokens"]
     least = check_min_tokens(body, limit)
+    given = {}
+    if "tools" in body or "tool_choice" in body or "functions" in body:
+        given["tools"], given["tool_choice"] = _read_chat_tools(body)
+    if body.get("response_format") is not None:
+        given["output_format"] = read_output_format(body["response_format"], "response_format")
+    if body.get("logprobs"):
+        given["logprobs"] = body.get("top_logprobs") or 0
+    if body.get("stop"):
+        given["stop"] = read_stop(body["stop"])
     history = read_messages(messages, tokenizer, breathe)
+    if given.get("output_format") is not None:
+        check_json_word(given["output_format"], [content_text(message.get("content"))
+                                                 for message in messages], "messages")
     ignored = unknown
     if not _CHAT_USED.issuperset(body):
         ignored += tuple(key for key, value in body.items() if value is not None
                          and key in _CHAT_CHECKS and key not in _CHAT_USED)
     return GenerationRequest(
         model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
-        n=body.get("n") or 1, seed=body.get("seed"), tools=body.get("tools") or (),
-        tool_choice=body.get("tool_choice"), output_format=body.get("response_format"),
+        n=body.get("n") or 1, seed=body.get("seed"),
         parallel_tools=body.get("parallel_tool_calls") is not False,
         reasoning_effort=body.get("reasoning_effort"), ignored_fields=ignored, raw=body,
-        endpoint="chat", breathe=breathe)
+        endpoint="chat", breathe=breathe, **given)
+
+
+def _read_chat_tools(body):
+    """(tools, tool_choice); the deprecated `functions` and `function_call` say the same."""
+    if body.get("functions") is not None and body.get("tools") is None:
+        specs = read_tools([{"type": "function", "function": function} for function in body["functions"]],
+                           "functions")
+        choice = body.get("function_call")
+        if choice.__class__ is dict:
+            choice = {"type": "function", "function": choice}
+        return specs, read_tool_choice(choice, specs, "function_call")
+    specs = read_tools(body.get("tools"))
+    return specs, read_tool_choice(body.get("tool_choice"), specs)
+
+
+def read_stop(value):
+    """`stop` as a tuple of strings."""
+    return (value,) if value.__class__ is str else tuple(value)
 
 
 # ---- the assembler ----------------------------------------------------------------------------
@@ -256,14 +291,17 @@ class ChatAssembler(Assembler):
     """Deltas to chat.completion.chunk frames and the chat.completion object.
 
     tail: the id's hex digits. include_usage: stream_options. choices: n. chunked: whether frames
-    carry HTTP's chunk framing.
+    carry HTTP's chunk framing. legacy_calls: calls are told as the deprecated `function_call`.
     """
 
     def __init__(self, tail, created, model, choices=1, include_usage=False, chunked=False,
-                 service_tier="default"):
+                 service_tier="default", legacy_calls=False):
         self._frame = chunked_bytes if chunked else unframed_bytes
         self._chunked = chunked
         self._include_usage = include_usage
+        self._legacy_calls = legacy_calls
+        self._tail = tail
+        self._calls_made = 0
         self._choices = [_ChatChoice() for _ in range(choices)]
         # the keys that all chunks and the object share
         self._common = b'"id":"chatcmpl-%s","created":%d,"model":%s,"service_tier":%s,"system_fingerprint":"%s"' % (
@@ -327,23 +365,38 @@ class ChatAssembler(Assembler):
 
     def _feed_call(self, choice, delta):
         call = choice.calls.get(delta.index)
+        if self._legacy_calls:
+            return self._feed_legacy_call(choice, call, delta)
         custom = delta.kind == "custom"
         body = b"input" if custom else b"arguments"
         kind = b"custom" if custom else b"function"
         piece = escape_json(delta.arguments)
         if call is None:
-            choice.calls[delta.index] = [delta.call_id, delta.name, [delta.arguments], delta.kind]
+            call_id = delta.call_id or item_id("call_", self._tail, self._calls_made)
+            self._calls_made += 1
+            choice.calls[delta.index] = [call_id, delta.name, [delta.arguments], delta.kind]
             fields = b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":"%s"}}]' % (
-                delta.index, dump_json(delta.call_id), kind, kind, dump_json(delta.name), body, piece)
+                delta.index, dump_string(call_id), kind, kind, dump_string(delta.name), body, piece)
         else:
             call[2].append(delta.arguments)
             fields = b'"tool_calls":[{"index":%d,"%s":{"%s":"%s"}}]' % (delta.index, kind, body, piece)
         return self._delta(delta.choice, fields, none_yet=True)
 
+    def _feed_legacy_call(self, choice, call, delta):
+        if call is None:
+            choice.calls[delta.index] = [None, delta.name, [delta.arguments], delta.kind]
+            fields = b'"function_call":{"name":%s,"arguments":"%s"}' % (
+                dump_string(delta.name), escape_json(delta.arguments))
+        else:
+            call[2].append(delta.arguments)
+            fields = b'"function_call":{"arguments":"%s"}' % escape_json(delta.arguments)
+        return self._delta(delta.choice, fields, none_yet=True)
+
     def _feed_finish(self, choice, delta):
         choice.reason = delta.reason
-        if choice.calls and delta.reason == "stop":
-            choice.reason = "tool_calls"        # api-reference 4.3: always, when calls were made
+        if choice.calls and delta.reason in ("stop", "tool_calls"):
+            # api-reference 4.3: always, when calls were made
+            choice.reason = "function_call" if self._legacy_calls else "tool_calls"
         opening = b"" if choice.opened else self._open(delta.choice)
         return opening + self._chunk(delta.choice, b"{}", dump_string(choice.reason))
 
@@ -430,7 +483,10 @@ class ChatAssembler(Assembler):
         extra = b""
         if choice.reasoning:
             extra += b',"reasoning_content":"%s"' % escape_json("".join(choice.reasoning))
-        if choice.calls:
+        if choice.calls and self._legacy_calls:
+            _, name, pieces, _ = choice.calls[0]
+            extra += b',"function_call":%s' % dump_json({"name": name, "arguments": "".join(pieces)})
+        elif choice.calls:
             extra += b',"tool_calls":%s' % dump_json([
                 _chat_call(*choice.calls[number]) for number in sorted(choice.calls)])
         logprobs = b"null"
@@ -462,6 +518,7 @@ class ChatApiMixin(Host):
         assembler = ChatAssembler(
             self.ids.tail(), self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
-            "default" if tier == "auto" else tier)
+            "default" if tier == "auto" else tier,
+            legacy_calls=body.get("functions") is not None and body.get("tools") is None)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics,
                                         self.log_exception), streamed)

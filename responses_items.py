@@ -34,11 +34,12 @@ class ReadInput:
     """A turn's input. items: list of dicts with references resolved, or one str. count: of items.
 
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
-    prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
+    calls int, made in the context up to here. after_output: whether a tool's output is its last
+    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids")
+                 "foreign_ids", "calls", "after_output")
 
     def stored(self, tail):
         """The items as they are kept and listed: a JSON array, every item with id and status."""
@@ -179,6 +180,8 @@ def read_input(value, parent, store, tokenizer, breathe=None):
     read.open_calls = parent.open_calls if parent is not None else frozenset()
     read.foreign_ids = ()
     read.last_user_text = None
+    read.calls = parent.calls if parent is not None else 0
+    read.after_output = False
     if value.__class__ is str:
         if len(value) > MAX_INPUT_CHARS:
             raise ApiError(400, "Invalid 'input': %d characters, at most %d are allowed."
@@ -211,6 +214,7 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         elif kind in _CALL_ITEMS:
             role = "call"
             text = _read_call(item, kind, path)
+            read.calls += 1
             open_calls.add(item["call_id"])
         elif kind in _OUTPUT_ITEMS:
             role = "output"
@@ -231,6 +235,7 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         else:
             raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
                                 "input item." % (path, shown(kind)))
+        read.after_output = role == "output"
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
         digest.update(("%s\0%s\0" % (role, text)).encode("utf-8", "surrogatepass"))

@@ -309,11 +309,12 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.store = store or MemoryStore(settings.max_responses, int(settings.max_store_mb * (1 << 20)),
                                           settings.store_ttl_s, self.clock.time)
-        self.backend = backend or SimulatedBackend.from_settings(settings)
+        self.tokenizer = ApproxTokenizer()
+        self.backend = backend or SimulatedBackend.from_settings(settings, self.tokenizer)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
-            "backend": self.backend, "tokenizer": ApproxTokenizer(), "metrics": self.metrics,
+            "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
         self.listeners = bind_listeners(settings, self.request_queue_size)
         # The base is told of the first address only and binds nothing itself.

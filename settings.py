@@ -24,6 +24,8 @@ class Settings:
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
     seed = 0                        # of all draws
+    auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
+    refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
     max_responses = 10000           # stored responses; the least recently used go first
     max_store_mb = 256.0            # bytes of all stored responses
@@ -59,6 +61,9 @@ class Settings:
                      "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
+        for name in ("auto_tool_rate", "refusal_rate"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
+                raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
         if self.transport not in ("loop", "threads"):
@@ -92,6 +97,9 @@ _SETTINGS_FLAGS = (
         ("output-tokens", "N", "tokens of an answer that no limit cuts, mean"),
         ("output-tokens-std", "N", "their standard deviation"),
         ("seed", "N", "seed of all draws"),
+        ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
+                                   "when the last user message points at one)"),
+        ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
     )),
     ("state", (
@@ -135,7 +143,9 @@ def build_settings_parser():
                 continue
             name = flag.replace("-", "_")
             default = getattr(Settings, name)
-            if default.__class__ is bool:
+            if default is None:
+                group.add_argument("--" + flag, dest=name, metavar=metavar, type=float, help=text)
+            elif default.__class__ is bool:
                 group.add_argument("--" + flag, dest=name, action="store_true", default=None, help=text)
             else:
                 shown = "%g" % default if default.__class__ is float else default

@@ -83,6 +83,12 @@ class Prose:
     def __init__(self):
         self._tables = [[_ProsePhrase(phrase) for phrase in table] for table in _PROSE_TABLES]
         self._masks = [len(table) - 1 for table in self._tables]
+        self._words = sorted({piece for table in self._tables for phrase in table
+                              for piece in phrase.pieces})
+
+    def words(self):
+        """Every piece that it can say, sorted: what log probabilities offer as alternatives."""
+        return self._words
 
     def pieces(self, digest, count, whole):
         """`count` tokens drawn with `digest`.
