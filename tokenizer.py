@@ -233,7 +233,7 @@ class ApproxTokenizer(Tokenizer):
     """A close guess at `o200k_base`, and the default.
 
     What callers may rely on: a lowercase ASCII word of up to eight letters is one token together with one leading
-    space, and so is a capitalised one of up to five; at the start of a text or line, or after a mark, a capitalised
+    space, and so is a capitalised one of up to five; at the start of a text or of a line (no space), a capitalised
     word of up to nine letters is one. "," and "." after a word are one token each, but newlines that follow a mark
     belong to its token: "end.\\n\\n" is ["end", ".\\n\\n"]. A token is never empty and never less than a code point, so
     that an emoji counts as one, where o200k_base has two on average.

@@ -2,7 +2,8 @@
 
 In: a digest to draw from and a number of tokens. Out: the pieces, one per token, each with its
 JSON escape. Every word is lower-case ASCII of at most eight letters with a space before it, which
-is one token for the built-in tokenizer, so counting the text again gives the number of pieces.
+is one token for the built-in tokenizer (a capitalised one at a sentence's start has at most five), so
+counting the text again gives the number of pieces.
 """
 from hashlib import shake_128
 
@@ -10,9 +11,9 @@ from hashlib import shake_128
 # one byte, so a table has a power of two of them.
 _PROSE_OPENINGS = (
     "In the morning,", "After the storm,", "Near the old pier,", "By late autumn,",
-    "Without a sound,", "On most days,", "Long before noon,", "For many years,",
+    "With no sound,", "On most days,", "Long before noon,", "For many years,",
     "At the edge of town,", "With some patience,", "In plain words,", "As a rule,",
-    "Between two tides,", "Under a pale sky,", "Once in a while,", "From the tower,",
+    "At slack tide,", "Under a pale sky,", "Once in a while,", "From the tower,",
     "", "", "", "", "", "", "", "", "", "", "", "", "", "", "", "")
 _PROSE_SUBJECTS = (
     "the harbour", "a patient keeper", "the quiet engine", "our small crew", "the north wind",

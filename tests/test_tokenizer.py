@@ -210,11 +210,13 @@ ERROR_BOUND = 0.08
 
 # Harmless and hostile pieces for random texts: each kind of character that the pattern tells apart.
 PIECES = (
-    " the old harbour", "The", " However,", "don't", " it's", " incomprehensibly", "camelCaseName", "HTTPServer", " LICENSE",
-    "snake_case_name", "__init__", "3.14159", "20240101", "    ", "  ", " ", "\t\t", "\n", "\r\n", "\n\n\n", ".", ", ", "...", "!?",
-    '{"a":{"b":["c"]}}', "://", "-" * 100, "=" * 7, "_" * 50, "#" * 81, " für", " Größe", "naïve", "příliš", " Việt", "привет мир",
+    " the old harbour", "The", " However,", "don't", " it's", " incomprehensibly", "camelCaseName", "HTTPServer",
+    " LICENSE", "snake_case_name", "__init__", "3.14159", "20240101", "    ", "  ", " ", "\t\t", "\n", "\r\n",
+    "\n\n\n", ".", ", ", "...", "!?", '{"a":{"b":["c"]}}', "://", "-" * 100, "=" * 7, "_" * 50, "#" * 81,
+    " für", " Größe", "naïve", "příliš", " Việt", "привет мир",
     " Ελλάδα", "مرحبا بالعالم", "שלום", "नमस्ते", "สวัสดี", "한국어 텍스트", "日本語のテキスト", "我们可以使用", "，但是", "。", "學習",
-    "\U0001f602", "\u2764\ufe0f", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "e\u0301\u0302", "\ud800", "\udfff", "\x00", "\x1c", "\u00a0",
+    "\U0001f602", "\u2764\ufe0f", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "e\u0301\u0302", "\ud800", "\udfff", "\x00", "\x1c", "\u00a0",
     "\u2028", "\u3000", "１２３", "½", "²", "\ufeff", "\U00020000",
 )
 
@@ -252,13 +254,14 @@ class SplitTest(unittest.TestCase):
         self.assertEqual(self.tokenizer.count_slowly("", self.fail), 0)
 
     def test_common_words_and_their_marks_are_one_token_each(self):
-        self.check_pieces(["The", " old", " harbour", " keeps", " a", " quiet", " record", ",", " and", " so", " on", ".", " The",
-                           " evening", " light", ",", " however", ",", " lingers", "."])
+        self.check_pieces(["The", " old", " harbour", " keeps", " a", " quiet", " record", ",", " and", " so",
+                           " on", ".", " The", " evening", " light", ",", " however", ",", " lingers", "."])
 
     def test_every_lowercase_word_of_up_to_eight_letters_is_one_token(self):
         random_source = random.Random(8)
         for _ in range(2000):
-            word = "".join(random_source.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(random_source.randint(1, 8)))
+            letters = random_source.randint(1, 8)
+            word = "".join(random_source.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(letters))
             self.check_pieces(["The", " " + word, " " + word, ",", " " + word, "."])
 
     def test_capitalised_word_at_the_start_is_one_token(self):
@@ -343,8 +346,9 @@ class LongTextTest(unittest.TestCase):
         self.assertLessEqual(len(breaths), len(text) // 65000 + 1)
 
     def test_runs_of_one_kind(self):
-        for piece in ("a", "A", " ", "\n", "1", ".", "!", "-", "_", "'", "\t", "\u00e4", "\u0159", "\u0301", "\u4e2d", "\u6211\u4eec",
-                      "\u3042", "\ud55c", "\u0431", "\U0001f602", "\ud800", " \n", "aB", "a'", "'s", " a", "information", ":\n"):
+        for piece in ("a", "A", " ", "\n", "1", ".", "!", "-", "_", "'", "\t", "\u00e4", "\u0159", "\u0301",
+                      "\u4e2d", "\u6211\u4eec", "\u3042", "\ud55c", "\u0431", "\U0001f602", "\ud800", " \n", "aB",
+                      "a'", "'s", " a", "information", ":\n"):
             with self.subTest(piece=piece):
                 self.check(piece * (300000 // len(piece)))
 
@@ -376,8 +380,8 @@ class HostileTextTest(unittest.TestCase):
     def test_a_megabyte_of_each(self):
         tokenizer = ApproxTokenizer()
         tokenizer.count("\u00e9")
-        for piece in ("a", " ", "\u0301", "1", "!", ".", "\U0001f602", "\n", " \n", "\ud800", "'s", "\u9f99", "a\u00e9", " " * 99 + "!",
-                      "-" * 79 + "x", " " + "a" * 20):
+        for piece in ("a", " ", "\u0301", "1", "!", ".", "\U0001f602", "\n", " \n", "\ud800", "'s",
+                      "\u9f99", "a\u00e9", " " * 99 + "!", "-" * 79 + "x", " " + "a" * 20):
             with self.subTest(piece=piece):
                 text = piece * (1000000 // len(piece))
                 start = time.perf_counter()
