@@ -19,6 +19,7 @@ try:
     from api_common import server_error
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
+    from completions_api import CompletionsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
@@ -39,6 +40,7 @@ except ImportError as exc:
 # (path without /v1, {method: name of the mixin's method}); a "{}" takes one path segment, "{+}" the rest
 ROUTES = (
     ("/chat/completions", {"POST": "chat_create"}),
+    ("/completions", {"POST": "completions_create"}),
     ("/responses", {"POST": "responses_create"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
@@ -82,7 +84,7 @@ class RouteTable:
         return None, ()
 
 
-class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does

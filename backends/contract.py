@@ -130,7 +130,7 @@ class GenerationRequest:
     """One request in words that fit every API. All fields have a neutral default.
 
     model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
-    n int; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
+    n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
     bool; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
@@ -138,7 +138,7 @@ class GenerationRequest:
     "responses"; breathe: see Host.
     """
 
-    max_tokens = seed = logprobs = output_format = None
+    max_tokens = seed = logprobs = output_format = echo = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
     reasoning_effort = sampling = raw = breathe = None

@@ -115,7 +115,7 @@ class SimulatedBackend(Backend):
         reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
         if spec is None and not reasoning and not request.stop and request.logprobs is None \
                 and request.output_format is None and not self._refusal_rate \
-                and request.reasoning_items == "none":
+                and request.echo is None and request.max_tokens != 0:
             run, reason = self._text_run(request, digest, choice)
             count = len(run.pieces)
             finish = _FINISHES[reason] if not choice else Finish(reason, choice)
@@ -129,6 +129,8 @@ class SimulatedBackend(Backend):
         total = reasoning + len(body)
         dues = self._clock.dues(max(1, total), digest)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
+        if request.echo:
+            plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
         plan += zip(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
@@ -162,6 +164,14 @@ class SimulatedBackend(Backend):
             return [TextDelta(piece, None, choice) for piece in pieces]
         source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
         return [TextDelta(piece, [source.entry(piece)], choice) for piece in pieces]
+
+    def _echo_deltas(self, request, digest, choice):
+        """The prompt again; scored, when log probabilities are wanted, but for its first token."""
+        if request.logprobs is None:
+            return [TextDelta(request.echo, None, choice)]
+        deltas = self._text_deltas(request, _sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
+        return deltas
 
     def _value(self, output_format, digest, request):
         """A value for json_object or json_schema."""
