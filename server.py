@@ -20,6 +20,7 @@ try:
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
+    from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
@@ -44,6 +45,10 @@ ROUTES = (
     ("/responses", {"POST": "responses_create"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
+    ("/embeddings", {"POST": "embeddings_create"}),
+    ("/moderations", {"POST": "moderations_create"}),
+    ("/tokenize", {"POST": "tokens_encode"}),
+    ("/detokenize", {"POST": "tokens_decode"}),
     ("/models", {"GET": "models_list"}),
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
@@ -84,7 +89,8 @@ class RouteTable:
         return None, ()
 
 
-class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
+              EmbeddingsApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does

@@ -23,6 +23,7 @@ class Settings:
     itl_std_ms = 0.0
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    max_model_len = 131072          # context that /tokenize states, in tokens
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     refusal_rate = 0.0              # how often an answer is a refusal
