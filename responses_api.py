@@ -207,7 +207,7 @@ class ResponsesApiMixin(Host):
         if model is None:
             if body.get("prompt") is None:
                 raise missing_parameter("model")
-            model = self.settings.models[0]         # the prompt template names one on the service
+            model = self.settings.model[0]         # the prompt template names one on the service
             body["model"] = model
         check_streaming(body)
         streamed = bool(body.get("stream"))
