@@ -87,7 +87,14 @@ def _json_constant(name):
     raise ValueError("%s is not JSON" % name)
 
 
-_JSON_DECODER = json.JSONDecoder(parse_constant=_json_constant)
+def _json_float(text):
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("the number %s... is too large" % text[:20])
+    return value
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_json_constant, parse_float=_json_float)
 _JSON_DECODE = _JSON_DECODER.decode
 _JSON_SCAN = _JSON_DECODER.scan_once
 _JSON_SPACE = " \t\n\r"
@@ -284,6 +291,14 @@ def check_string(max_chars=None, empty=True):
     return check
 
 
+def check_given_string(value, path):
+    """A string that is required at its place."""
+    if value is None:
+        raise missing_parameter(path)
+    if value.__class__ is not str:
+        raise invalid_type(path, "a string", value)
+
+
 def check_enum(*allowed):
     def check(value, path):
         if value.__class__ is not str:
@@ -369,9 +384,17 @@ def check_streaming(body):
                        param="stream_options")
 
 
-def check_min_tokens(body, limit):
-    """min_tokens, or 0. Raises ApiError when it is above the limit."""
+# An answer that is made to be longer than any model's context is a client's mistake.
+MAX_FORCED_TOKENS = 131072
+
+
+def check_min_tokens(body, limit, limit_name):
+    """min_tokens, or 0. Raises ApiError when it is above the limit, or an answer of so many tokens
+    is forced by it, or by ignore_eos, that no model could give it."""
     least = body.get("min_tokens") or 0
+    if limit is not None and body.get("ignore_eos"):
+        _check_range(limit, None, MAX_FORCED_TOKENS, limit_name, "integer")
+    _check_range(least, None, MAX_FORCED_TOKENS, "min_tokens", "integer")
     if limit is not None and least > limit:
         raise invalid_value("min_tokens", "Invalid 'min_tokens': %d is above the limit of %d tokens."
                             % (least, limit))
@@ -486,8 +509,10 @@ def parse_page_query(query, default_order):
     text = (query.get("limit") or [None])[-1]
     if text is not None:
         try:
-            limit = int(text)
+            limit = int(text) if len(text) < 20 and text.lstrip("-").isdecimal() else None
         except ValueError:
+            limit = None
+        if limit is None:
             raise ApiError(400, "Invalid type for 'limit': expected an integer, but got '%s'."
                            % shown(text), code="invalid_type", param="limit")
         _LIST_LIMIT(limit, "limit")

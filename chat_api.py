@@ -5,7 +5,7 @@ Runs on whichever thread handles the request; it does no I/O.
 """
 from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
-                        check_enum, check_fields, check_integer, check_metadata, check_min_tokens,
+                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens,
                         check_number, check_object, check_stream_options, check_streaming,
                         check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
@@ -80,6 +80,9 @@ _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "m
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
                         "functions", "function_call"))
 
+# A request of these alone needs none of the looks at how fields go together.
+_CHAT_SIMPLE = frozenset(("model", "messages", "max_tokens", "temperature", "top_p", "user"))
+
 _CHAT_PART_TYPES = {
     "system": ("text",), "developer": ("text",), "tool": ("text",), "function": ("text",),
     "assistant": ("text", "refusal"),
@@ -132,23 +135,20 @@ def _check_tool_calls(message, path):
     ids = []
     for index, call in enumerate(calls):
         place = "%s.tool_calls[%d]" % (path, index)
-        if call.get("id") is None:
-            raise missing_parameter(place + ".id")
-        check_string()(call["id"], place + ".id")
+        check_given_string(call.get("id"), place + ".id")
         kind = call.get("type") or "function"
-        body = call.get(kind if kind in ("function", "custom") else "function")
+        check_enum("function", "custom")(kind, place + ".type")
+        body = call.get(kind)
         if body.__class__ is not dict:
             raise missing_parameter("%s.%s" % (place, kind))
-        check_string(empty=False)(body.get("name"), "%s.%s.name" % (place, kind))
+        check_given_string(body.get("name"), "%s.%s.name" % (place, kind))
         ids.append(call["id"])
     return ids
 
 
 def _message_tokens(text, content, tokenizer, breathe):
-    tokens = MESSAGE_TOKENS
-    if text:
-        tokens += tokenizer.count(text) if breathe is None else \
-            tokenizer.count_slowly(text, breathe)
+    tokens = MESSAGE_TOKENS + (tokenizer.count(text) if breathe is None
+                               else tokenizer.count_slowly(text, breathe))
     if content.__class__ is list:
         tokens += MEDIA_TOKENS * sum(1 for part in content if part.get("type") not in
                                      ("text", "refusal"))
@@ -166,7 +166,7 @@ def read_messages(messages, tokenizer, breathe=None):
     known_calls = set()
     calls_made = 0
     for index, message in enumerate(messages):
-        path = "messages[%d]" % index
+        path = f"messages[{index}]"
         if message.__class__ is not dict:
             raise invalid_type(path, "an object", message)
         role = message.get("role")
@@ -177,10 +177,14 @@ def read_messages(messages, tokenizer, breathe=None):
                                 "are: %s." % (path, shown(role),
                                               ", ".join("'%s'" % name for name in _CHAT_ROLES)))
         content = message.get("content")
-        if content.__class__ is not str or role in ("tool", "assistant"):
+        if content.__class__ is str:
+            text = content
+        else:
             _check_content(message, role, path)
-        text = content_text(content)
-        if role == "assistant":
+            text = content_text(content)
+        if role == "user":
+            last_user_text = text
+        elif role == "assistant":
             calls = _check_tool_calls(message, path)
             known_calls.update(calls)
             calls_made += len(calls) or (message.get("function_call") is not None)
@@ -189,14 +193,11 @@ def read_messages(messages, tokenizer, breathe=None):
                 text += "%s%s" % (body.get("name"), body.get("arguments", body.get("input", "")))
         elif role == "tool":
             call_id = message.get("tool_call_id")
-            if call_id is None:
-                raise missing_parameter(path + ".tool_call_id")
+            check_given_string(call_id, path + ".tool_call_id")
             if call_id not in known_calls:
                 raise ApiError(400, "Invalid parameter: messages with role 'tool' must answer a "
                                "preceding message's 'tool_calls'; '%s' is none of theirs."
                                % shown(call_id), param="messages.[%d].role" % index)
-        elif role == "user":
-            last_user_text = text
         tokens += _message_tokens(text, content, tokenizer, breathe)
         said += (role, text)
         if breathe is not None:
@@ -214,6 +215,22 @@ def parse_chat_request(body, tokenizer, breathe=None):
     messages = body.get("messages")
     if messages is None:
         raise missing_parameter("messages")
+    if not _CHAT_SIMPLE.issuperset(body):
+        return _parse_full_request(body, model, messages, unknown, tokenizer, breathe)
+    return GenerationRequest(model, read_messages(messages, tokenizer, breathe),
+                             max_tokens=body.get("max_tokens"), raw=body, breathe=breathe,
+                             ignored_fields=_ignored_fields(body, unknown))
+
+
+def _ignored_fields(body, unknown):
+    if _CHAT_USED.issuperset(body):
+        return unknown
+    return unknown + tuple(key for key, value in body.items() if value is not None
+                           and key in _CHAT_CHECKS and key not in _CHAT_USED)
+
+
+def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
+    """parse_chat_request for a body with any fields, each checked by itself already."""
     check_streaming(body)
     if body.get("top_logprobs") is not None and not body.get("logprobs"):
         raise ApiError(400, "The 'top_logprobs' parameter is only allowed when 'logprobs' is true.",
@@ -224,7 +241,8 @@ def parse_chat_request(body, tokenizer, breathe=None):
             raise invalid_value("max_tokens", "Setting 'max_tokens' and 'max_completion_tokens' at the "
                                 "same time is not supported.")
         limit = body["max_tokens"]
-    least = check_min_tokens(body, limit)
+    least = check_min_tokens(body, limit, "max_tokens" if body.get("max_tokens") is not None
+                             else "max_completion_tokens")
     given = {}
     if "tools" in body or "tool_choice" in body or "functions" in body:
         given["tools"], given["tool_choice"] = _read_chat_tools(body)
@@ -238,15 +256,11 @@ def parse_chat_request(body, tokenizer, breathe=None):
     if given.get("output_format") is not None:
         check_json_word(given["output_format"], [content_text(message.get("content"))
                                                  for message in messages], "messages")
-    ignored = unknown
-    if not _CHAT_USED.issuperset(body):
-        ignored += tuple(key for key, value in body.items() if value is not None
-                         and key in _CHAT_CHECKS and key not in _CHAT_USED)
     return GenerationRequest(
         model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
         n=body.get("n") or 1, seed=body.get("seed"),
         parallel_tools=body.get("parallel_tool_calls") is not False,
-        reasoning_effort=body.get("reasoning_effort"), ignored_fields=ignored, raw=body,
+        reasoning_effort=body.get("reasoning_effort"), ignored_fields=_ignored_fields(body, unknown), raw=body,
         endpoint="chat", breathe=breathe, **given)
 
 
@@ -303,9 +317,16 @@ class ChunkAssembler(Assembler):
     def _opening(self, choice):
         raise NotImplementedError
 
+    def _hidden(self, choice):
+        """Whether a choice is generated but not shown."""
+        return False
+
     def frames(self, run):
+        if not run.escapes or self._hidden(run.choice):
+            return
         prefix, suffix = self._run_parts(run.choice)
         opening = self._opening(run.choice)
+        self.absorb(run)            # first: who plays a run need not ask for more than its frames
         size = len(prefix) + len(suffix)
         escapes = run.escapes
         join = b"".join
@@ -323,14 +344,13 @@ class ChunkAssembler(Assembler):
             for escape in escapes:
                 yield opening + self._frame(join((prefix, escape, suffix)))
                 opening = b""
-        self.absorb(run)
 
     def joined(self, run):
+        if not run.escapes or self._hidden(run.choice):
+            return b""
         prefix, suffix = self._run_parts(run.choice)
         opening = self._opening(run.choice)
         self.absorb(run)
-        if not run.escapes:
-            return opening
         return opening + self._frame(b"".join((
             prefix, (suffix + prefix).join(run.escapes), suffix)))
 
@@ -385,6 +405,8 @@ class ChatAssembler(ChunkAssembler):
                                none_yet=True)
         if kind is ReasoningDelta:
             # the field of the inference servers; the public API shows no reasoning in chat
+            if not delta.text:
+                return b""
             choice.reasoning.append(delta.text)
             return self._delta(delta.choice, b'"reasoning_content":"%s"' % escape_json(delta.text))
         if kind is ToolCallDelta:
@@ -409,6 +431,8 @@ class ChatAssembler(ChunkAssembler):
         return b"" if self._choices[choice].opened else self._open(choice)
 
     def _chunk(self, index, delta, finish=b"null", logprobs=b"null"):
+        if self.quiet:
+            return b""
         return self._frame(b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]%s' % (
             self._prefix, index, delta, logprobs, finish, self._suffix))
 
@@ -456,10 +480,10 @@ class ChatAssembler(ChunkAssembler):
         return opening + self._chunk(delta.choice, b"{}", dump_string(choice.reason))
 
     def absorb(self, run):
-        choice = self._choices[run.choice]
-        choice.opened = True
-        choice.has_text = choice.has_text or bool(run.escapes)
-        choice.escapes += run.escapes
+        if run.escapes:
+            choice = self._choices[run.choice]
+            choice.opened = choice.has_text = True
+            choice.escapes += run.escapes
 
     def finish(self):
         frames = b""

@@ -91,7 +91,7 @@ def parse_completion_request(body, tokenizer, breathe=None):
     limit = body.get("max_tokens")
     if limit is None:
         limit = COMPLETION_TOKENS
-    least = check_min_tokens(body, limit)
+    least = check_min_tokens(body, limit, "max_tokens")
     stop = read_stop(body["stop"]) if body.get("stop") else ()
     suffix = body.get("suffix") or ""
     ignored = unknown + tuple(key for key, value in body.items() if value is not None
@@ -152,6 +152,9 @@ class TextCompletionAssembler(ChunkAssembler):
         prompt, number = divmod(choice, self._per_prompt)
         return prompt * self._kept + number if number < self._kept else None
 
+    def _hidden(self, choice):
+        return self._place(choice) is None
+
     def _opening(self, choice):
         return b""
 
@@ -193,6 +196,8 @@ class TextCompletionAssembler(ChunkAssembler):
         return self._chunk(place, escape, told, b"null")
 
     def _chunk(self, index, escape, logprobs, reason):
+        if self.quiet:
+            return b""
         return self._frame(b'%s{"index":%d,"text":"%s","logprobs":%s,"finish_reason":%s}]%s' % (
             self._prefix, index, escape, logprobs, reason, self._suffix))
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, ApiError, Host, build_page,
                         check_anything, check_array, check_boolean, check_enum, check_fields,
                         check_integer, check_metadata, check_min_tokens, check_object,
-                        check_stream_options, check_streaming, check_string, dump_json,
+                        check_stream_options, check_streaming, check_string, dump_json, dump_string,
                         invalid_type, invalid_value, missing_parameter, parse_body,
                         parse_page_query, shown)
 from api_tools import check_json_word, read_output_format, read_tool_choice, read_tools
@@ -167,7 +167,12 @@ def build_echo(body):
     for name, value in body.items():
         place = _ECHO_PLACE.get(name)
         if place is not None and value is not None:
-            parts[place] = _ECHO_KEYS[place] + dump_json(_echo_value(name, value))
+            if value.__class__ is str and name != "service_tier":
+                parts[place] = _ECHO_KEYS[place] + dump_string(value)
+            elif value.__class__ is int:
+                parts[place] = b"%s%d" % (_ECHO_KEYS[place], value)
+            else:
+                parts[place] = _ECHO_KEYS[place] + dump_json(_echo_value(name, value))
     return b",".join(parts)
 
 
@@ -183,9 +188,7 @@ class _Turn:
         assembler, read = self.assembler, self.read
         usage = assembler.usage
         said = usage.completion_tokens - usage.reasoning_tokens if usage is not None else 0
-        digest = blake2b(read.prefix_hash, digest_size=16)
-        for text in assembler.texts:
-            digest.update(b"assistant\0%s\0" % text)
+        digest = blake2b(b"\0".join([read.prefix_hash] + assembler.texts), digest_size=16)
         node = Node(self.id, self.parent, self.wall(), assembler.result(), assembler.output_at,
                     read.stored(self.tail), self.tokens + said + MESSAGE_TOKENS, digest.digest(),
                     read.open_calls.union(assembler.call_ids) if assembler.call_ids
@@ -225,7 +228,7 @@ class ResponsesApiMixin(Host):
                 raise ApiError(400, "Invalid 'input': the array is empty.", code="empty_array",
                                param="input")
         limit = body.get("max_output_tokens")
-        least = check_min_tokens(body, limit)
+        least = check_min_tokens(body, limit, "max_output_tokens")
         turn = _Turn()
         turn.read = read = read_input(given_input, parent, self.store, self.tokenizer, breathe)
         turn.tokens = read.tokens + (parent.total_tokens if parent is not None else 0)

@@ -123,7 +123,6 @@ class ResponseAssembler(Assembler):
         self._completed_at = completed_at
         self._next_item = first_item
         self._sequence = 0
-        self._quiet = False         # a plain answer: frames are not even formatted
         self._items = []            # by output index: JSON bytes once closed, else the open item
         self._message = None        # the open message, reasoning or other item: one at a time
         self._reasoning = None
@@ -137,8 +136,8 @@ class ResponseAssembler(Assembler):
     # ---- pieces -------------------------------------------------------------------------------
 
     def _event(self, name, template, values):
-        """One event's frame. While absorb() collects a plain answer nothing is formatted."""
-        if self._quiet:
+        """One event's frame. A quiet assembler formats nothing."""
+        if self.quiet:
             return b""
         number = self._sequence
         self._sequence = number + 1
@@ -154,7 +153,7 @@ class ResponseAssembler(Assembler):
 
     def _added(self, item):
         self._items[item.index] = item
-        if self._quiet:
+        if self.quiet:
             return b""
         return self._event(b"response.output_item.added", b'"output_index":%d,"item":%s',
                            (item.index, item.body(b"in_progress")))
@@ -214,7 +213,7 @@ class ResponseAssembler(Assembler):
         if message.kind != kind:
             frames += self._close_part()
             message.kind, message.escapes, message.logprobs = kind, [], []
-            if self._quiet:
+            if self.quiet:
                 return frames
             part = b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}' \
                 if kind == "output_text" else b'{"type":"refusal","refusal":""}'
@@ -231,7 +230,7 @@ class ResponseAssembler(Assembler):
         if message.kind is None:
             return b""
         text = b"".join(message.escapes)
-        place = b"" if self._quiet else self._part_place(message)
+        place = b"" if self.quiet else self._part_place(message)
         if message.kind == "output_text":
             logprobs = dump_json(message.logprobs) if message.logprobs else b"[]"
             frames = self._event(b"response.output_text.done", b'%s,"text":"%s","logprobs":%s', (
@@ -400,6 +399,8 @@ class ResponseAssembler(Assembler):
     # ---- runs: the fast way -------------------------------------------------------------------
 
     def frames(self, run):
+        if not run.escapes:
+            return
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
@@ -432,22 +433,22 @@ class ResponseAssembler(Assembler):
                 % self._part_place(message), b'","logprobs":[],"sequence_number":')
 
     def joined(self, run):
+        if not run.escapes:
+            return b""
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
         first = self._sequence
         self._sequence = first + len(run.escapes)
         message.escapes += run.escapes
-        if not run.escapes:
-            return opening
         return opening + self._frame(b"".join([
             b"%b%b%b%d}\n\n" % (prefix, escape, middle, number)
             for number, escape in enumerate(run.escapes, first)]))
 
     def absorb(self, run):
-        self._quiet = True
-        self._open_message("output_text")
-        self._message.escapes += run.escapes
+        if run.escapes:
+            self._open_message("output_text")
+            self._message.escapes += run.escapes
 
     # ---- ends ---------------------------------------------------------------------------------
 
@@ -493,8 +494,9 @@ class ResponseAssembler(Assembler):
         output = b"[%s]" % b",".join(
             item if item.__class__ is bytes else self._cut(item) for item in self._items)
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
-        failed = self._object(b"failed", output=output, error=dump_json(
+        self._result = failed = self._object(b"failed", output=output, error=dump_json(
             {"code": closed, "message": error.message}))
+        self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
         return (self._event(b"error", b"%s", (told,))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
 

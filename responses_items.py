@@ -4,10 +4,9 @@ In: the request's `input`. Out: a ReadInput. A simulated turn needs only counts 
 stored form is built when the response is kept and chat messages when a backend asks for them.
 """
 import json
-from hashlib import blake2b
 
-from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_object,
-                        check_string, content_text, dump_json, escape_json, invalid_type,
+from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_given_string,
+                        check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
@@ -28,6 +27,9 @@ _OUTPUT_ITEMS = frozenset(("function_call_output", "custom_tool_call_output", "c
 _INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                    "function_call_output": "fco_", "custom_tool_call": "ctc_",
                    "custom_tool_call_output": "ctco_", "compaction": "cmp_"}
+
+
+_NO_CALLS = frozenset()
 
 
 class ReadInput:
@@ -58,14 +60,16 @@ class ReadInput:
 
 
 def _item_type(item):
-    """The type of an item that may leave it out (api-reference 9.2)."""
+    """The type of an item that may leave it out (api-reference 9.2), or "" for what is no type."""
     kind = item.get("type")
+    if kind.__class__ is str:
+        return kind
     if kind is None:
         if "role" in item:
             return "message"
         if "id" in item:
             return "item_reference"
-    return kind
+    return ""
 
 
 def _stored_item(item, tail, number):
@@ -107,12 +111,10 @@ def _stored_content(role, content):
 
 # ---- checks -----------------------------------------------------------------------------------
 
-_check_item_text = check_string()
-
-
 def _check_message(item, path):
     """Raises ApiError for a message that is none; returns its text and its parts without text."""
     role = item.get("role")
+    check_given_string(role, path + ".role")
     check_enum(*_ITEM_ROLES)(role, path + ".role")
     content = item.get("content")
     if content.__class__ is str:
@@ -132,11 +134,9 @@ def _check_message(item, path):
                                 "message are: %s." % (place, shown(kind), role, ", ".join(
                                     "'%s'" % name for name in allowed)))
         if kind in ("input_text", "output_text"):
-            if part.get("text") is None:
-                raise missing_parameter(place + ".text")
-            _check_item_text(part["text"], place + ".text")
+            check_given_string(part.get("text"), place + ".text")
         elif kind == "refusal":
-            _check_item_text(part.get("refusal"), place + ".refusal")
+            check_given_string(part.get("refusal"), place + ".refusal")
         else:
             media += 1
     return content_text(content), media
@@ -176,8 +176,10 @@ def read_input(value, parent, store, tokenizer, breathe=None):
     Raises ApiError: 400 naming the item and field, 404 for a reference to what is not stored.
     """
     read = ReadInput()
-    digest = blake2b(parent.prefix_hash if parent is not None else b"", digest_size=16)
-    read.open_calls = parent.open_calls if parent is not None else frozenset()
+    if parent is not None:
+        before, read.open_calls = parent.prefix_hash, parent.open_calls
+    else:
+        before, read.open_calls = b"", _NO_CALLS
     read.foreign_ids = ()
     read.last_user_text = None
     read.calls = parent.calls if parent is not None else 0
@@ -190,10 +192,9 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         read.items = read.last_user_text = value
         read.count = 1
         read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
-        digest.update(("user\0%s\0" % value).encode("utf-8", "surrogatepass"))
-        read.prefix_hash = digest.digest()
+        read.prefix_hash = content_hash("user\0" + value, before)
         return read
-    items, tokens = [], 0
+    items, tokens, said = [], 0, []
     open_calls, answered = set(read.open_calls), set()
     foreign = []
     for index, item in enumerate(value or ()):
@@ -203,7 +204,8 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         kind = _item_type(item)
         if kind == "item_reference":
             item, kind = _resolve_reference(item, store, path)
-        elif item.get("id").__class__ is str:
+        elif item.get("id") is not None:
+            check_given_string(item["id"], path + ".id")
             foreign.append(item["id"])
         if kind == "message":
             text, media = _check_message(item, path)
@@ -234,17 +236,17 @@ def read_input(value, parent, store, tokenizer, breathe=None):
             text = _opaque_text({key: value for key, value in item.items() if key != "id"})
         else:
             raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
-                                "input item." % (path, shown(kind)))
+                                "input item." % (path, shown(item.get("type"))))
         read.after_output = role == "output"
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
-        digest.update(("%s\0%s\0" % (role, text)).encode("utf-8", "surrogatepass"))
+        said += (role, text)
         if breathe is not None:
             breathe()
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
     read.foreign_ids = tuple(foreign)
-    read.prefix_hash = digest.digest()
+    read.prefix_hash = content_hash("\0".join(said), before)
     return read
 
 
@@ -264,9 +266,7 @@ def _resolve_reference(item, store, path):
 
 def _read_call(item, kind, path):
     for field in ("call_id", "name", _CALL_ITEMS[kind]):
-        if item.get(field) is None:
-            raise missing_parameter("%s.%s" % (path, field))
-        check_string()(item[field], "%s.%s" % (path, field))
+        check_given_string(item.get(field), "%s.%s" % (path, field))
     return item["name"] + item[_CALL_ITEMS[kind]]
 
 

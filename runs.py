@@ -15,10 +15,13 @@ class Assembler:
     Frames are bytes, framed for the connection (in chunks, or bare). Concatenated deltas, done
     texts and the final object agree because they come from here and nowhere else.
     failed: the ApiError of a Failure that was fed, or None.
+    quiet: set before the first delta of a plain answer, whose frames nobody wants: they need not be
+    made, and are empty.
     usage: the Usage that was fed, or None.
     """
 
     failed = None
+    quiet = False
     usage = None
 
     def start(self):
@@ -98,7 +101,7 @@ class Completion:
             for due, delta in deltas:
                 if due is not None:
                     due_s = due
-                if delta.__class__ is TextRun:
+                if delta.__class__ is TextRun and delta.pieces:
                     dues = delta.dues
                     last_s = dues[len(delta.pieces) - 1]
                     if last_s == dues[0]:
@@ -109,20 +112,21 @@ class Completion:
                     continue
                 frame = assembler.feed(delta)
                 if assembler.failed is not None:
-                    yield due_s, self._failure_frames(assembler.failed)
+                    yield due_s, self._failure_step(assembler.failed)
                     return
                 if frame:
                     yield due_s, frame
             yield due_s, Step(self._finish_stream, self._keep_blocking)
         except Exception as exc:
-            yield due_s, self._failure_frames(self._as_error(exc))
+            yield due_s, self._failure_step(self._as_error(exc))
 
     def plain_step(self, deltas, render):
         """(due_s, Step) of a plain answer. render(status, body bytes or ApiError) -> bytes."""
         due_s = 0.0
         assembler = self.assembler
+        assembler.quiet = True
         for due, delta in deltas:
-            if delta.__class__ is TextRun:
+            if delta.__class__ is TextRun and delta.pieces:
                 assembler.absorb(delta)
                 due_s = delta.dues[len(delta.pieces) - 1]
                 continue
@@ -146,6 +150,7 @@ class Completion:
         """Generate on this worker thread, feeding the play. Raises nothing."""
         assembler, cancel, steps = self.assembler, self.cancel, play.push
         due_s = 0.0
+        assembler.quiet = not streamed
         try:
             for due, delta in self.backend.generate(self.request, cancel):
                 if cancel.is_set():
@@ -170,14 +175,15 @@ class Completion:
                                               self._keep_blocking))
         except Exception as exc:
             error = self._as_error(exc)
-            steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed))
+            steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed),
+                                 self._keep_blocking)
         finally:
             player.close_push(play)
 
     def _fail_pushed(self, steps, render, error, streamed):
         """A plain status while the head is not out yet, else the API's event. On the player."""
         if steps.head is None and streamed:
-            return self._failure_frames(error)
+            return self._failure_frames(error, True)
         return render(error.status, error)
 
     # ---- ends ---------------------------------------------------------------------------------
@@ -220,9 +226,19 @@ class Completion:
         self._count()
         return render(200, body)
 
-    def _failure_frames(self, error):
+    def _failure_step(self, error):
+        return Step(lambda: self._failure_frames(error, True), self._keep_blocking)
+
+    def _failure_frames(self, error, keep=False):
+        """The stream's end by an error. keep: what failed can be fetched all the same."""
         self._metrics.add("failures")
-        return self.assembler.fail(error) + self._tail
+        frames = self.assembler.fail(error)
+        if keep and self._keep is not None and not self.cancel.is_set():
+            try:
+                self._keep()
+            except Exception as exc:
+                self._as_error(exc)         # the client learns of the first fault, the log of both
+        return frames + self._tail
 
     def _as_error(self, exc):
         """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""

@@ -15,6 +15,10 @@ import zlib
 # Characters of a long text between two breaths: about 3 ms of English.
 _TOKEN_WINDOW_CHARS = 65536
 
+# Texts up to this length are counted once: 0.1 us for a known one, 1 us and more for a new one. At most 2 MB in all.
+_TOKEN_CACHED_CHARS = 256
+_TOKEN_CACHED_TEXTS = 4096
+
 # Where a match begins, the pattern looks at fewer characters ahead than this (the longest repeat takes 100).
 _TOKEN_REACH_CHARS = 256
 
@@ -291,6 +295,7 @@ class ApproxTokenizer(Tokenizer):
     def __init__(self):
         self._find_plain = _token_compile(plain=True).findall
         self._find_any = None
+        self._counts = {}           # short texts come again: with every turn of a chat, its whole history
         self._ids = TokenIds(self.split)
 
     def encode(self, text):
@@ -312,6 +317,15 @@ class ApproxTokenizer(Tokenizer):
         return self._finder(text)(text)
 
     def count(self, text):
+        if len(text) <= _TOKEN_CACHED_CHARS:
+            counts = self._counts
+            count = counts.get(text)
+            if count is None:
+                count = len(self._finder(text)(text))
+                if len(counts) >= _TOKEN_CACHED_TEXTS:
+                    counts.clear()
+                counts[text] = count
+            return count
         if len(text) <= _TOKEN_WINDOW_CHARS:
             if text.isascii():
                 return len(self._find_plain(text))

@@ -39,8 +39,11 @@ class DrawSource:
 
     def digest(self, request):
         """16 bytes for this request: new at each repetition, unless it names its own seed."""
-        text = f"{request.model}|{request.max_tokens}|{request.min_tokens}|{request.ignore_eos}|" \
-               f"{request.n}|{request.stop}|{request.seed}|{request.reasoning_effort}|"
+        text = f"{request.model}|{request.max_tokens}|"
+        if request.seed is not None or request.n != 1 or request.ignore_eos or request.min_tokens \
+                or request.stop or request.reasoning_effort:
+            text += f"{request.min_tokens}|{request.ignore_eos}|{request.n}|{request.stop}|" \
+                    f"{request.seed}|{request.reasoning_effort}|"
         if request.tools or request.output_format is not None:
             text += f"{request.tools}|{request.tool_choice}|{request.output_format}|"
         base = blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,

@@ -56,7 +56,7 @@ def parse_options(arguments):
     parser.add_argument("--guard", action="store_true", help="short; exit 1 if a ratio to the floor is broken")
     parser.add_argument("--tests", type=names(TESTS), default=list(TESTS), help=",".join(TESTS))
     parser.add_argument("--kinds", type=names(("chat", "responses")), default=["chat", "responses"])
-    parser.add_argument("--n", type=counts, default=[100, 400], help="paced streams (default: 100,400)")
+    parser.add_argument("--n", type=counts, default=[100, 400], help="paced streams, up to 800 (default: 100,400)")
     parser.add_argument("--reps", type=int, default=1)
     parser.add_argument("--secs", type=float, default=3.0, help="of the unpaced loads (default: 3)")
     parser.add_argument("--paced-secs", type=float, default=3.0, help="of the paced loads, warm-up apart (default: 3)")
@@ -76,7 +76,7 @@ def parse_options(arguments):
     if not 0 < options.secs <= 60 or not 0 < options.paced_secs <= 60 or not 1 <= options.reps <= 20:
         parser.error("--secs and --paced-secs: up to 60; --reps: up to 20")
     options.warmup_s, options.cold_starts, options.idle_secs = 0.5, 3, 2.0
-    options.mixed_n, options.memory_requests = 100, 20000
+    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ()
     if options.guard:
         vars(options).update(PROFILE, floor=True)
         if options.url:

@@ -66,11 +66,14 @@ class MemoryStore(Store):
 
     def put(self, node):
         with self._lock:
-            lost = _lost_ancestors(node)
-            top = lost[-1].parent if lost else node.parent
-            needed = node.size_bytes + sum(each.size_bytes for each in lost)
+            top, lost, needed = node.parent, (), node.size_bytes
             if top is not None:
-                needed += top.tree.bytes
+                if top.tree is None:
+                    lost = _lost_ancestors(node)
+                    top = lost[-1].parent
+                    needed += sum(each.size_bytes for each in lost)
+                if top is not None:
+                    needed += top.tree.bytes
             if needed > self._max_bytes:
                 raise StoreFull("The response and its chain need %d bytes, more than the store may hold (%d)."
                                 % (needed, self._max_bytes))

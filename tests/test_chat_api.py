@@ -1,11 +1,14 @@
 """Chat: what a request may say, and what the assembler makes of golden delta lists."""
+import json
+import random
 import unittest
 
 from api_common import ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, ApiError
 from backends.contract import Failure, Finish, TextDelta, Usage
+from backends.simulated import DrawSource
 from chat_api import ChatAssembler, parse_chat_request
-from tests.data.golden import (CHAT_CHUNKS, CHOICE_DELTAS, DELTAS, FAILURES, ODD_TEXT, SURROGATE, dechunk,
-                               make_run, object_of, read_chat_stream, read_sse, short_chunk, stream_of,
+from tests.data.golden import (CHAT_CHUNKS, CHOICE_DELTAS, DELTAS, FAILURES, ODD_TEXT, SURROGATE, damaged,
+                               dechunk, make_run, object_of, place_of, read_chat_stream, read_sse, short_chunk, stream_of,
                                with_failure)
 from tests.support import CHAT, LiveServerTest, every_form
 from tokenizer import ApproxTokenizer
@@ -21,8 +24,7 @@ def make_assembler(choices=1, include_usage=False, chunked=False, model="m"):
 def all_lists():
     """(name, choices, deltas) of all golden lists that chat can say."""
     for name, deltas in DELTAS.items():
-        if name in CHAT_CHUNKS:
-            yield name, 1, deltas
+        yield name, 1, deltas
     for name, (choices, deltas) in CHOICE_DELTAS.items():
         yield "choices: " + name, choices, deltas
 
@@ -410,6 +412,50 @@ class ChatValidationTest(unittest.TestCase):
             parse_chat_request(changed({"service_tier": "x\n" * 5000}), TOKENIZER)
         self.assertLess(len(caught.exception.message), 300)
         self.assertNotIn("\n", caught.exception.message)
+
+
+RICH = {
+    "model": "m", "messages": [
+        {"role": "system", "content": "a", "name": "n"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {"url": "x"}},
+                                     {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [
+            {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "call_b", "type": "custom", "custom": {"name": "g", "input": "x"}}]},
+        {"role": "tool", "tool_call_id": "call_a", "content": "y"},
+        {"role": "tool", "tool_call_id": "call_b", "content": [{"type": "text", "text": "z"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "c"}, {"type": "refusal", "refusal": "d"}]},
+        {"role": "function", "name": "f", "content": "e"}, {"role": "developer", "content": "g"}],
+    "tools": [TOOL, {"type": "custom", "custom": {"name": "g"}}], "tool_choice": "auto", "stop": ["x"], "n": 2,
+    "stream": True, "stream_options": {"include_usage": True}, "metadata": {"a": "b"}, "logit_bias": {"5": 1},
+    "logprobs": True, "top_logprobs": 2, "max_tokens": 20, "min_tokens": 2, "seed": 1, "temperature": 1,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+    "reasoning_effort": "low", "modalities": ["text"], "service_tier": "auto", "prediction": {"type": "content"},
+}
+
+
+class ChatDamageTest(unittest.TestCase):
+    """Any JSON object either becomes a request or is refused with a 400; nothing else is raised."""
+
+    def test_random_damage_is_refused_or_read(self):
+        draw = random.Random(5)
+        refused, faults = 0, {}
+        for number in range(4000):
+            body = damaged(draw, RICH)
+            try:
+                request = parse_chat_request(body, TOKENIZER)
+                DrawSource(0).digest(request)
+            except ApiError as error:
+                refused += 1
+                if error.status != 400 or not json.loads(error.envelope())["error"]["message"]:
+                    self.fail("number %d: %r" % (number, error))
+            except Exception as exc:
+                faults.setdefault(place_of(exc), "number %d: %s" % (number, json.dumps(body)))
+        self.assertFalse(faults, "\n".join(map(str, faults.items())))
+        self.assertTrue(1000 < refused < 3900, refused)
+
+    def test_the_undamaged_request_is_read(self):
+        self.assertEqual(parse_chat_request(RICH, TOKENIZER).n, 2)
 
 
 class ChatReadingTest(unittest.TestCase):

@@ -381,11 +381,14 @@ class StoreContract:
         self.assertEqual((store.stats()["responses"], store.stats()["tombstones"], store.stats()["bytes"]), (0, 0, 0))
 
     def test_random_sequences_agree_with_a_naive_model(self):
+        met = {"full": 0, "evicted": 0, "expired": 0, "tombstones": 0}
         for seed in range(12):
             with self.subTest(seed=seed):
-                self.compare_with_model(random.Random(seed), max_responses=12, max_bytes=22000, ttl_s=50.0)
+                few, bytes, ttl_s = ((12, 22000, 50.0), (60, 30000, 15.0))[seed % 2]
+                self.compare_with_model(random.Random(seed), met, max_responses=few, max_bytes=bytes, ttl_s=ttl_s)
+        self.assertGreater(min(met.values()), 5, met)
 
-    def compare_with_model(self, draw, max_responses, max_bytes, ttl_s):
+    def compare_with_model(self, draw, met, max_responses, max_bytes, ttl_s):
         store = self.new_store(max_responses=max_responses, max_bytes=max_bytes, ttl_s=ttl_s)
         model = NaiveStore(max_responses, max_bytes, ttl_s)
         held = []                       # (real, naive) parents of turns that still run
@@ -417,9 +420,13 @@ class StoreContract:
                 self.assertEqual(full, not model.put(node, pair[1]), "put")
                 if not full:
                     ids.append(node.id)
+                met["full"] += full
             stats = store.stats()
+            met["tombstones"] += stats["tombstones"]
             self.assertEqual((sorted(id for id in ids if model.has(id)), stats["responses"], stats["tombstones"],
                               stats["bytes"]), model.state(), "after step %d" % number)
+        for name in ("evicted", "expired"):
+            met[name] += stats[name]
         for id in ids:
             store.delete(id)
         store.sweep(1000)

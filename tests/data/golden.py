@@ -215,6 +215,8 @@ CHAT_CHUNKS = {
     "call interleaved with text": ["role null", "call+0", "content", "call0", "content", "tool_calls"],
     "custom call": ["role null", "call+0", "call0", "tool_calls"],
     "summary": ["role", "reasoning", "reasoning", "content", "stop"],
+    "summary withheld": ["role", "content", "stop"],
+    "reasoning, call": ["role", "reasoning", "call+0", "call0", "tool_calls"],
     "raw reasoning": ["role", "reasoning", "reasoning", "content", "stop"],
     "summary, then raw": ["role", "reasoning", "reasoning", "content", "stop"],
     "refusal": ["role null", "refusal", "refusal", "stop"],
@@ -445,6 +447,7 @@ def read_chat_stream(test, data, include_usage=False):
         if calls:
             test.assertEqual(sorted(calls), list(range(len(calls))))
             choice["message"]["tool_calls"] = [calls[number] for number in sorted(calls)]
+            choice["message"]["content"] = choice["message"]["content"] or None
     whole = dict(common, object="chat.completion", choices=[choices[index] for index in sorted(choices)])
     if include_usage:
         whole["usage"] = usage
@@ -523,3 +526,42 @@ def object_of(assembler, deltas):
 def with_failure(deltas, position, error):
     """The deltas up to a position, and then a Failure."""
     return deltas[:position] + [Failure(error)]
+
+
+# ---- damage -----------------------------------------------------------------------------------
+
+ODD_VALUES = (None, True, False, 0, -1, 5, 1.5, 10 ** 30, "", "x", "call_a", SURROGATE, [], {}, [None], [[]], [{}],
+              ["x"], {"x": []}, {"type": []}, {"type": "text", "text": []}, {"id": []}, {"role": {}})
+
+
+def _places(value, found):
+    """Every (container, key) inside a JSON value."""
+    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    for key, part in pairs:
+        found.append((value, key))
+        if isinstance(part, (dict, list)):
+            _places(part, found)
+    return found
+
+
+def damaged(draw, request):
+    """A deep copy of a request in which one to three values are replaced by odd ones, or are missing."""
+    request = json.loads(json.dumps(request))
+    for _ in range(draw.randrange(1, 4)):
+        container, key = draw.choice(_places(request, []))
+        if draw.random() < 0.15 and isinstance(container, dict):
+            del container[key]
+        else:
+            container[key] = json.loads(json.dumps(draw.choice(ODD_VALUES)))
+        if not request:
+            break
+    return request
+
+
+def place_of(exc):
+    """An exception and the line that raised it, to tell one fault from another."""
+    trace = exc.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return "%s: %.60s in %s, line %d" % (exc.__class__.__name__, exc, code.co_name, trace.tb_lineno)
