@@ -13,10 +13,18 @@ _check_tool_name = check_string(256, empty=False)
 _check_tool_text = check_string()
 
 
-def read_tools(tools, path="tools", namespace=None):
+CHAT_TOOL_TYPES = ("function", "custom")
+RESPONSE_TOOL_TYPES = (
+    "function", "custom", "namespace", "file_search", "web_search", "web_search_2025_08_26", "web_search_preview",
+    "web_search_preview_2025_03_11", "code_interpreter", "image_generation", "mcp", "computer",
+    "computer_use_preview", "computer-preview", "shell", "local_shell", "apply_patch", "tool_search")
+
+
+def read_tools(tools, path="tools", namespace=None, known_types=None):
     """A request's tools as a tuple of ToolSpec, groups laid flat. Raises ApiError 400.
 
-    Tools of a type that nobody knows are accepted: they are echoed and never called.
+    Tools of a type that nobody knows are accepted: they are echoed and never called. known_types:
+    in strict mode, the only types there are.
     """
     if not tools:
         return ()
@@ -32,6 +40,9 @@ def read_tools(tools, path="tools", namespace=None):
             kind = "custom" if tool.get("custom").__class__ is dict else "function"
         if kind.__class__ is not str:
             raise invalid_type(place + ".type", "a string", kind)
+        if known_types is not None and kind not in known_types:
+            raise invalid_value(place + ".type", "Invalid value for '%s.type': '%s'. Supported values are: %s."
+                                % (place, shown(kind), ", ".join("'%s'" % name for name in known_types)))
         if kind == "namespace":
             members = tool.get("tools")
             if members.__class__ is not list:

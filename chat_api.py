@@ -3,14 +3,14 @@
 It validates, counts the prompt and routes; the assembler here turns deltas into the API's words.
 Runs on whichever thread handles the request; it does no I/O.
 """
-from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SIZE_LINES,
+from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
-                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens,
+                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens, check_model_name,
                         check_number, check_object, check_stream_options, check_streaming,
-                        check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
+                        check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
-from api_tools import check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import CHAT_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler, Completion
@@ -206,20 +206,48 @@ def read_messages(messages, tokenizer, breathe=None):
                    role in ("tool", "function"))
 
 
-def parse_chat_request(body, tokenizer, breathe=None):
-    """A chat completion's body (dict) as a GenerationRequest. Raises ApiError 400."""
+def parse_chat_request(body, tokenizer, breathe=None, strict=False):
+    """A chat completion's body (dict) as a GenerationRequest. Raises ApiError 400.
+
+    strict: the public service's own rules, where the lenient default is kinder.
+    """
     unknown = check_fields(body, _CHAT_CHECKS)
+    if strict:
+        check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None))
     model = body.get("model")
     if model is None:
         raise missing_parameter("model")
     messages = body.get("messages")
     if messages is None:
         raise missing_parameter("messages")
+    if strict:
+        read_tools(body.get("tools"), known_types=CHAT_TOOL_TYPES)
+        _check_answered(messages)
     if not _CHAT_SIMPLE.issuperset(body):
         return _parse_full_request(body, model, messages, unknown, tokenizer, breathe)
     return GenerationRequest(model, read_messages(messages, tokenizer, breathe),
                              max_tokens=body.get("max_tokens"), raw=body, breathe=breathe,
                              ignored_fields=_ignored_fields(body, unknown))
+
+
+def _check_answered(messages):
+    """Every call of an assistant message is answered before the next other message (api-reference 4.2)."""
+    waiting, at = {}, 0
+    for index, message in enumerate(messages):
+        role = message.get("role") if message.__class__ is dict else None
+        if role == "tool":
+            waiting.pop(shown(message.get("tool_call_id")), None)
+            continue
+        if waiting:
+            break
+        if role == "assistant" and message.get("tool_calls").__class__ is list:
+            at = index
+            waiting = {shown(call.get("id")): None for call in message["tool_calls"]
+                       if call.__class__ is dict}
+    if waiting:
+        raise ApiError(400, "An assistant message with 'tool_calls' must be followed by tool messages that answer "
+                       "each 'tool_call_id'; not answered: %s." % ", ".join(waiting),
+                       param="messages.[%d].role" % (at + 1))
 
 
 def _ignored_fields(body, unknown):
@@ -557,7 +585,8 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        request = parse_chat_request(body, self.tokenizer, self.breathe)
+        request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
+        check_model_name(request.model, self.settings)
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"

@@ -3,9 +3,9 @@
 A batch of prompts is several generation requests behind one assembler. `echo` puts the prompt in
 front; with max_tokens 0 and logprobs it is the scoring mode of evaluation harnesses.
 """
-from api_common import (SAMPLING_CHECKS, SSE_DONE, ApiError, Host, check_array, check_boolean, check_fields,
-                        check_integer, check_min_tokens, check_stream_options,
-                        check_streaming, check_string, chunked_bytes, content_hash, dump_json, dump_string,
+from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError, Host, check_array, check_boolean, check_fields,
+                        check_integer, check_min_tokens, check_model_name, check_stream_options,
+                        check_streaming, check_string, check_unknown, chunked_bytes, content_hash, dump_json, dump_string,
                         escape_json, invalid_type, invalid_value, missing_parameter, parse_body,
                         unframed_bytes)
 from backends.batch import BatchBackend, BatchRequest
@@ -68,12 +68,14 @@ def _read_tokens(tokens, path, tokenizer):
     return tokenizer.decode(tokens), len(tokens)
 
 
-def parse_completion_request(body, tokenizer, breathe=None):
+def parse_completion_request(body, tokenizer, breathe=None, strict=False):
     """A completion's body (dict) as a BatchRequest. Raises ApiError 400.
 
     Without `stop` an answer has exactly max_tokens tokens, as a base model's mostly has.
     """
     unknown = check_fields(body, _COMPLETION_CHECKS)
+    if strict:
+        check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None))
     if body.get("model") is None:
         raise missing_parameter("model")
     prompt = body.get("prompt")
@@ -249,7 +251,8 @@ class CompletionsApiMixin(Host):
 
     def completions_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        batch = parse_completion_request(body, self.tokenizer, self.breathe)
+        batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
+        check_model_name(batch.model, self.settings)
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)

@@ -6,13 +6,15 @@ response before its terminal event goes out. Runs on whichever thread handles th
 import re
 from hashlib import blake2b
 
-from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, ApiError, Host, build_page,
+from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, ApiError, Host, build_page,
                         check_anything, check_array, check_boolean, check_enum, check_fields,
-                        check_integer, check_metadata, check_min_tokens, check_object,
-                        check_stream_options, check_streaming, check_string, dump_json, dump_string,
+                        check_integer, check_metadata, check_min_tokens, check_model_name,
+                        check_object,
+                        check_stream_options, check_streaming, check_string, check_unknown,
+                        dump_json, dump_string,
                         invalid_type, invalid_value, missing_parameter, parse_body,
                         parse_page_query, shown)
-from api_tools import check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import RESPONSE_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import GenerationRequest, History
 from responses_assembler import ResponseAssembler
 from responses_items import items_to_messages, read_input
@@ -206,12 +208,17 @@ class ResponsesApiMixin(Host):
         breathe = self.breathe
         body = parse_body(self.body_bytes, breathe)
         unknown = check_fields(body, _RESPONSE_CHECKS)
+        strict = self.settings.strict
+        if strict:
+            check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None),
+                          responses=True)
         model = body.get("model")
         if model is None:
             if body.get("prompt") is None:
                 raise missing_parameter("model")
             model = self.settings.model[0]         # the prompt template names one on the service
             body["model"] = model
+        check_model_name(model, self.settings, responses=True)
         check_streaming(body)
         streamed = bool(body.get("stream"))
         stored = body.get("store") is not False
@@ -230,7 +237,7 @@ class ResponsesApiMixin(Host):
         limit = body.get("max_output_tokens")
         least = check_min_tokens(body, limit, "max_output_tokens")
         turn = _Turn()
-        turn.read = read = read_input(given_input, parent, self.store, self.tokenizer, breathe)
+        turn.read = read = read_input(given_input, parent, self.store, self.tokenizer, breathe, strict)
         turn.tokens = read.tokens + (parent.total_tokens if parent is not None else 0)
         prompt_tokens = turn.tokens + ANSWER_TOKENS
         prefix_hash = read.prefix_hash
@@ -251,7 +258,8 @@ class ResponsesApiMixin(Host):
 
         given = {}
         if "tools" in body or "tool_choice" in body:
-            given["tools"] = specs = read_tools(body.get("tools"))
+            given["tools"] = specs = read_tools(body.get("tools"),
+                                                known_types=RESPONSE_TOOL_TYPES if strict else None)
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:

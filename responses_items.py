@@ -170,8 +170,10 @@ def _call_in_chain(parent, call_id):
     return False
 
 
-def read_input(value, parent, store, tokenizer, breathe=None):
+def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
     """A request's `input` (str, list or None) behind a parent Node or None, as ReadInput.
+
+    strict: an output needs its call_id, and every call of the context an output.
 
     Raises ApiError: 400 naming the item and field, 404 for a reference to what is not stored.
     """
@@ -189,6 +191,7 @@ def read_input(value, parent, store, tokenizer, breathe=None):
             raise ApiError(400, "Invalid 'input': %d characters, at most %d are allowed."
                            % (len(value), MAX_INPUT_CHARS), code="string_above_max_length",
                            param="input")
+        _check_open_calls(strict, read.open_calls)
         read.items = read.last_user_text = value
         read.count = 1
         read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
@@ -222,6 +225,8 @@ def read_input(value, parent, store, tokenizer, breathe=None):
             role = "output"
             text = _check_output(item, kind, path)
             call_id = item.get("call_id")
+            if call_id is None and strict and kind in ("function_call_output", "custom_tool_call_output"):
+                raise missing_parameter(path + ".call_id")
             if call_id is not None:         # Codex sends one without: it answers no call
                 check_string(empty=False)(call_id, path + ".call_id")
                 if call_id in open_calls:
@@ -243,11 +248,17 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         said += (role, text)
         if breathe is not None:
             breathe()
+    _check_open_calls(strict, open_calls)
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
     read.foreign_ids = tuple(foreign)
     read.prefix_hash = content_hash("\0".join(said), before)
     return read
+
+
+def _check_open_calls(strict, open_calls):
+    if strict and open_calls:
+        raise ApiError(400, "No tool output found for the tool call '%s'." % shown(min(open_calls)), param="input")
 
 
 def _item_tokens(text, tokenizer, breathe):

@@ -12,6 +12,8 @@ class BatchRequest:
     def __init__(self, requests):
         self.requests = requests
         self.n = requests[0].n
+        self.model = requests[0].model
+        self.ignored_fields = requests[0].ignored_fields
 
 
 class BatchBackend(Backend):
