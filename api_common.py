@@ -423,6 +423,33 @@ def content_text(content, path="content"):
     return "".join(texts)
 
 
+def check_model_name(model, settings, responses=False):
+    """--strict-models: only the listed names. Source: api-reference 2.2; the two APIs differ."""
+    if settings.strict_models and model not in settings.model:
+        raise ApiError(400 if responses else 404, "The model '%s' does not exist or you do not have access to it."
+                       % shown(model), code="model_not_found", param="model" if responses else None)
+
+
+# What strict mode says of names that belong to the other API.
+_STRICT_HINTS = {
+    "messages": "input", "max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format", "functions": "tools", "reasoning_effort": "reasoning.effort",
+}
+
+
+def check_unknown(unknown, responses=False):
+    """--strict: the first parameter that nobody knows is refused, as the public service does."""
+    for name in unknown:
+        hint = ""
+        if responses and name in _STRICT_HINTS:
+            hint = " In the Responses API this parameter is '%s'." % _STRICT_HINTS[name]
+        raise ApiError(400, "Unknown parameter: '%s'.%s" % (shown(name), hint), code="unknown_parameter",
+                       param=shown(name))
+
+
+SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
+
+
 def content_hash(text, before=b""):
     """Bytes that are equal for equal text behind equal `before`: the text itself while it is
     short, which saves a digest where only the draw's own digest is made of it."""

@@ -3,13 +3,14 @@
 It validates, counts the prompt and routes; the assembler here turns deltas into the API's words.
 Runs on whichever thread handles the request; it does no I/O.
 """
-from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SIZE_LINES,
+from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
-                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens,
+                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens, check_model_name,
                         check_number, check_object, check_stream_options, check_streaming,
-                        check_string, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
-                        invalid_type, invalid_value, missing_parameter, parse_body, shown,
+                        check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
+                        invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
+from api_tools import CHAT_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler, Completion
@@ -20,7 +21,7 @@ _CHAT_ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 # ---- validation -------------------------------------------------------------------------------
 
 
-def _check_stop(value, path):
+def check_stop(value, path):
     """A string, or up to 4 of them; an empty array counts as not given (G)."""
     if value.__class__ is str:
         return
@@ -29,7 +30,7 @@ def _check_stop(value, path):
     check_array(check_string(), high=4)(value, path)
 
 
-def _check_logit_bias(value, path):
+def check_logit_bias(value, path):
     check_object(value, path)
     check = check_number(-100, 100)
     for token, bias in value.items():
@@ -42,10 +43,10 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
     "n": check_integer(1, 128),
     "stream": check_boolean,
     "stream_options": check_stream_options,
-    "stop": _check_stop,
+    "stop": check_stop,
     "max_tokens": check_integer(1),
     "max_completion_tokens": check_integer(1),
-    "logit_bias": _check_logit_bias,
+    "logit_bias": check_logit_bias,
     "logprobs": check_boolean,
     "top_logprobs": check_integer(0, 20),
     "seed": check_integer(),
@@ -56,7 +57,7 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
     "store": check_boolean,
     "service_tier": check_enum("auto", "default", "flex", "scale", "priority", "fast"),
     "tools": check_array(check_object),
-    "tool_choice": check_anything,
+    "tool_choice": check_anything,      # read_tool_choice looks at it, with the tools
     "parallel_tool_calls": check_boolean,
     "response_format": check_object,
     "reasoning_effort": check_enum("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -74,8 +75,10 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "max_tokens",
-                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos",
-                        "service_tier", "reasoning_effort"))
+                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop",
+                        "service_tier", "reasoning_effort", "tools", "tool_choice",
+                        "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
+                        "functions", "function_call"))
 
 # A request of these alone needs none of the looks at how fields go together.
 _CHAT_SIMPLE = frozenset(("model", "messages", "max_tokens", "temperature", "top_p", "user"))
@@ -161,6 +164,7 @@ def read_messages(messages, tokenizer, breathe=None):
     tokens = ANSWER_TOKENS
     last_user_text = ""
     known_calls = set()
+    calls_made = 0
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         if message.__class__ is not dict:
@@ -183,6 +187,7 @@ def read_messages(messages, tokenizer, breathe=None):
         elif role == "assistant":
             calls = _check_tool_calls(message, path)
             known_calls.update(calls)
+            calls_made += len(calls) or (message.get("function_call") is not None)
             for call in message.get("tool_calls") or ():
                 body = call.get("function") or call.get("custom") or {}
                 text += "%s%s" % (body.get("name"), body.get("arguments", body.get("input", "")))
@@ -197,23 +202,52 @@ def read_messages(messages, tokenizer, breathe=None):
         said += (role, text)
         if breathe is not None:
             breathe()
-    return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages)
+    return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages, calls_made,
+                   role in ("tool", "function"))
 
 
-def parse_chat_request(body, tokenizer, breathe=None):
-    """A chat completion's body (dict) as a GenerationRequest. Raises ApiError 400."""
+def parse_chat_request(body, tokenizer, breathe=None, strict=False):
+    """A chat completion's body (dict) as a GenerationRequest. Raises ApiError 400.
+
+    strict: the public service's own rules, where the lenient default is kinder.
+    """
     unknown = check_fields(body, _CHAT_CHECKS)
+    if strict:
+        check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None))
     model = body.get("model")
     if model is None:
         raise missing_parameter("model")
     messages = body.get("messages")
     if messages is None:
         raise missing_parameter("messages")
+    if strict:
+        read_tools(body.get("tools"), known_types=CHAT_TOOL_TYPES)
+        _check_answered(messages)
     if not _CHAT_SIMPLE.issuperset(body):
         return _parse_full_request(body, model, messages, unknown, tokenizer, breathe)
     return GenerationRequest(model, read_messages(messages, tokenizer, breathe),
                              max_tokens=body.get("max_tokens"), raw=body, breathe=breathe,
                              ignored_fields=_ignored_fields(body, unknown))
+
+
+def _check_answered(messages):
+    """Every call of an assistant message is answered before the next other message (api-reference 4.2)."""
+    waiting, at = {}, 0
+    for index, message in enumerate(messages):
+        role = message.get("role") if message.__class__ is dict else None
+        if role == "tool":
+            waiting.pop(shown(message.get("tool_call_id")), None)
+            continue
+        if waiting:
+            break
+        if role == "assistant" and message.get("tool_calls").__class__ is list:
+            at = index
+            waiting = {shown(call.get("id")): None for call in message["tool_calls"]
+                       if call.__class__ is dict}
+    if waiting:
+        raise ApiError(400, "An assistant message with 'tool_calls' must be followed by tool messages that answer "
+                       "each 'tool_call_id'; not answered: %s." % ", ".join(waiting),
+                       param="messages.[%d].role" % (at + 1))
 
 
 def _ignored_fields(body, unknown):
@@ -237,14 +271,43 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
         limit = body["max_tokens"]
     least = check_min_tokens(body, limit, "max_tokens" if body.get("max_tokens") is not None
                              else "max_completion_tokens")
+    given = {}
+    if "tools" in body or "tool_choice" in body or "functions" in body:
+        given["tools"], given["tool_choice"] = _read_chat_tools(body)
+    if body.get("response_format") is not None:
+        given["output_format"] = read_output_format(body["response_format"], "response_format")
+    if body.get("logprobs"):
+        given["logprobs"] = body.get("top_logprobs") or 0
+    if body.get("stop"):
+        given["stop"] = read_stop(body["stop"])
     history = read_messages(messages, tokenizer, breathe)
+    if given.get("output_format") is not None:
+        check_json_word(given["output_format"], [content_text(message.get("content"))
+                                                 for message in messages], "messages")
     return GenerationRequest(
         model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
-        n=body.get("n") or 1, seed=body.get("seed"), tools=body.get("tools") or (),
-        tool_choice=body.get("tool_choice"), output_format=body.get("response_format"),
+        n=body.get("n") or 1, seed=body.get("seed"),
         parallel_tools=body.get("parallel_tool_calls") is not False,
         reasoning_effort=body.get("reasoning_effort"), ignored_fields=_ignored_fields(body, unknown), raw=body,
-        endpoint="chat", breathe=breathe)
+        endpoint="chat", breathe=breathe, **given)
+
+
+def _read_chat_tools(body):
+    """(tools, tool_choice); the deprecated `functions` and `function_call` say the same."""
+    if body.get("functions") is not None and body.get("tools") is None:
+        specs = read_tools([{"type": "function", "function": function} for function in body["functions"]],
+                           "functions")
+        choice = body.get("function_call")
+        if choice.__class__ is dict:
+            choice = {"type": "function", "function": choice}
+        return specs, read_tool_choice(choice, specs, "function_call")
+    specs = read_tools(body.get("tools"))
+    return specs, read_tool_choice(body.get("tool_choice"), specs)
+
+
+def read_stop(value):
+    """`stop` as a tuple of strings."""
+    return (value,) if value.__class__ is str else tuple(value)
 
 
 # ---- the assembler ----------------------------------------------------------------------------
@@ -266,18 +329,75 @@ class _ChatChoice:
         self.reason = None
 
 
-class ChatAssembler(Assembler):
+class ChunkAssembler(Assembler):
+    """What the two chunked APIs share: runs of text between a prefix and a suffix that never change.
+
+    _run_parts(choice): (prefix, suffix) of a text frame. _opening(choice): frames that go before a
+    choice's first text. _frame: chunked_bytes or unframed_bytes.
+    """
+
+    _chunked = False
+    _frame = None
+
+    def _run_parts(self, choice):
+        raise NotImplementedError
+
+    def _opening(self, choice):
+        raise NotImplementedError
+
+    def _hidden(self, choice):
+        """Whether a choice is generated but not shown."""
+        return False
+
+    def frames(self, run):
+        if not run.escapes or self._hidden(run.choice):
+            return
+        prefix, suffix = self._run_parts(run.choice)
+        opening = self._opening(run.choice)
+        self.absorb(run)            # first: who plays a run need not ask for more than its frames
+        size = len(prefix) + len(suffix)
+        escapes = run.escapes
+        join = b"".join
+        if self._chunked and size + max(map(len, escapes), default=0) < len(SIZE_LINES):
+            # The hot path: one join of four ready parts; measured 0.16 us a token, where a dict
+            # and json.dumps cost 3.8.
+            suffix += b"\r\n"
+            lines = SIZE_LINES
+            for escape in escapes:
+                frame = join((lines[size + len(escape)], prefix, escape, suffix))
+                if opening:
+                    frame, opening = opening + frame, b""
+                yield frame
+        else:
+            for escape in escapes:
+                yield opening + self._frame(join((prefix, escape, suffix)))
+                opening = b""
+
+    def joined(self, run):
+        if not run.escapes or self._hidden(run.choice):
+            return b""
+        prefix, suffix = self._run_parts(run.choice)
+        opening = self._opening(run.choice)
+        self.absorb(run)
+        return opening + self._frame(b"".join((
+            prefix, (suffix + prefix).join(run.escapes), suffix)))
+
+
+class ChatAssembler(ChunkAssembler):
     """Deltas to chat.completion.chunk frames and the chat.completion object.
 
     tail: the id's hex digits. include_usage: stream_options. choices: n. chunked: whether frames
-    carry HTTP's chunk framing.
+    carry HTTP's chunk framing. legacy_calls: calls are told as the deprecated `function_call`.
     """
 
     def __init__(self, tail, created, model, choices=1, include_usage=False, chunked=False,
-                 service_tier="default"):
+                 service_tier="default", legacy_calls=False):
         self._frame = chunked_bytes if chunked else unframed_bytes
         self._chunked = chunked
         self._include_usage = include_usage
+        self._legacy_calls = legacy_calls
+        self._tail = tail
+        self._calls_made = 0
         self._choices = [_ChatChoice() for _ in range(choices)]
         # the keys that all chunks and the object share
         self._common = b'"id":"chatcmpl-%s","created":%d,"model":%s,"service_tier":%s,"system_fingerprint":"%s"' % (
@@ -331,6 +451,13 @@ class ChatAssembler(Assembler):
         content = b"null" if none_yet else b'""'
         return self._chunk(index, b'{"role":"assistant","content":%s,"refusal":null}' % content)
 
+    def _run_parts(self, choice):
+        return (b'%s{"index":%d,"delta":{"content":"' % (self._prefix, choice),
+                b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix)
+
+    def _opening(self, choice):
+        return b"" if self._choices[choice].opened else self._open(choice)
+
     def _chunk(self, index, delta, finish=b"null", logprobs=b"null"):
         if self.quiet:
             return b""
@@ -345,62 +472,40 @@ class ChatAssembler(Assembler):
 
     def _feed_call(self, choice, delta):
         call = choice.calls.get(delta.index)
+        if self._legacy_calls:
+            return self._feed_legacy_call(choice, call, delta)
         custom = delta.kind == "custom"
         body = b"input" if custom else b"arguments"
         kind = b"custom" if custom else b"function"
         piece = escape_json(delta.arguments)
         if call is None:
-            choice.calls[delta.index] = [delta.call_id, delta.name, [delta.arguments], delta.kind]
+            call_id = delta.call_id or item_id("call_", self._tail, self._calls_made)
+            self._calls_made += 1
+            choice.calls[delta.index] = [call_id, delta.name, [delta.arguments], delta.kind]
             fields = b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":"%s"}}]' % (
-                delta.index, dump_json(delta.call_id), kind, kind, dump_json(delta.name), body, piece)
+                delta.index, dump_string(call_id), kind, kind, dump_string(delta.name), body, piece)
         else:
             call[2].append(delta.arguments)
             fields = b'"tool_calls":[{"index":%d,"%s":{"%s":"%s"}}]' % (delta.index, kind, body, piece)
         return self._delta(delta.choice, fields, none_yet=True)
 
+    def _feed_legacy_call(self, choice, call, delta):
+        if call is None:
+            choice.calls[delta.index] = [None, delta.name, [delta.arguments], delta.kind]
+            fields = b'"function_call":{"name":%s,"arguments":"%s"}' % (
+                dump_string(delta.name), escape_json(delta.arguments))
+        else:
+            call[2].append(delta.arguments)
+            fields = b'"function_call":{"arguments":"%s"}' % escape_json(delta.arguments)
+        return self._delta(delta.choice, fields, none_yet=True)
+
     def _feed_finish(self, choice, delta):
         choice.reason = delta.reason
-        if choice.calls and delta.reason == "stop":
-            choice.reason = "tool_calls"        # api-reference 4.3: always, when calls were made
+        if choice.calls and delta.reason in ("stop", "tool_calls"):
+            # api-reference 4.3: always, when calls were made
+            choice.reason = "function_call" if self._legacy_calls else "tool_calls"
         opening = b"" if choice.opened else self._open(delta.choice)
         return opening + self._chunk(delta.choice, b"{}", dump_string(choice.reason))
-
-    def frames(self, run):
-        if not run.escapes:
-            return
-        index = run.choice
-        prefix = b'%s{"index":%d,"delta":{"content":"' % (self._prefix, index)
-        suffix = b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix
-        opening = b"" if self._choices[index].opened else self._open(index)
-        self.absorb(run)            # first: who plays a run need not ask for more than its frames
-        size = len(prefix) + len(suffix)
-        escapes = run.escapes
-        join = b"".join
-        if self._chunked and size + max(map(len, escapes), default=0) < len(SIZE_LINES):
-            # The hot path: one join of four ready parts; measured 0.16 us a token, where a dict
-            # and json.dumps cost 3.8.
-            suffix += b"\r\n"
-            lines = SIZE_LINES
-            for escape in escapes:
-                frame = join((lines[size + len(escape)], prefix, escape, suffix))
-                if opening:
-                    frame, opening = opening + frame, b""
-                yield frame
-        else:
-            for escape in escapes:
-                yield opening + self._frame(join((prefix, escape, suffix)))
-                opening = b""
-
-    def joined(self, run):
-        if not run.escapes:
-            return b""
-        index = run.choice
-        prefix = b'%s{"index":%d,"delta":{"content":"' % (self._prefix, index)
-        suffix = b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix
-        opening = b"" if self._choices[index].opened else self._open(index)
-        self.absorb(run)
-        return opening + self._frame(b"".join((
-            prefix, (suffix + prefix).join(run.escapes), suffix)))
 
     def absorb(self, run):
         if run.escapes:
@@ -418,26 +523,17 @@ class ChatAssembler(Assembler):
     def end(self):
         usage = b""
         if self._include_usage:
-            usage = self._frame(b'%s],"usage":%s}\n\n' % (self._prefix, self._usage()))
+            usage = self._frame(b'%s],"usage":%s}\n\n' % (self._prefix, chat_usage(self.usage)))
         return usage + self._frame(SSE_DONE)
 
     def fail(self, error):
         return self._frame(b"data: %s\n\n" % error.envelope())
 
-    def _usage(self):
-        usage = self.usage or Usage(0, 0)
-        return (b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":'
-                b'{"cached_tokens":%d,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":%d,'
-                b'"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}' % (
-                    usage.prompt_tokens, usage.completion_tokens,
-                    usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens,
-                    usage.reasoning_tokens))
-
     def result(self):
         return b'{%s,"object":"chat.completion","choices":[%s],"usage":%s}' % (
             self._common,
             b",".join(self._choice_object(index) for index in range(len(self._choices))),
-            self._usage())
+            chat_usage(self.usage))
 
     def _choice_object(self, index):
         choice = self._choices[index]
@@ -450,7 +546,10 @@ class ChatAssembler(Assembler):
         extra = b""
         if choice.reasoning:
             extra += b',"reasoning_content":"%s"' % escape_json("".join(choice.reasoning))
-        if choice.calls:
+        if choice.calls and self._legacy_calls:
+            _, name, pieces, _ = choice.calls[0]
+            extra += b',"function_call":%s' % dump_json({"name": name, "arguments": "".join(pieces)})
+        elif choice.calls:
             extra += b',"tool_calls":%s' % dump_json([
                 _chat_call(*choice.calls[number]) for number in sorted(choice.calls)])
         logprobs = b"null"
@@ -459,6 +558,17 @@ class ChatAssembler(Assembler):
         return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s,"annotations":[]%s},'
                 b'"logprobs":%s,"finish_reason":%s}' % (
                     index, content, refusal, extra, logprobs, dump_string(choice.reason)))
+
+
+def chat_usage(usage):
+    """A Usage or None as the usage object of the two chunked APIs."""
+    usage = usage or Usage(0, 0)
+    return (b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":'
+            b'{"cached_tokens":%d,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":%d,'
+            b'"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}' % (
+                usage.prompt_tokens, usage.completion_tokens,
+                usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens,
+                usage.reasoning_tokens))
 
 
 def _chat_call(call_id, name, pieces, kind):
@@ -475,13 +585,15 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        request = parse_chat_request(body, self.tokenizer, self.breathe)
+        request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
+        check_model_name(request.model, self.settings)
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"
         assembler = ChatAssembler(
             self.ids.tail(), self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
-            "default" if tier == "auto" else tier)
+            "default" if tier == "auto" else tier,
+            legacy_calls=body.get("functions") is not None and body.get("tools") is None)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics,
                                         self.log_exception), streamed)

@@ -9,7 +9,7 @@ def _models_object(name, settings):
 def build_models_list(settings):
     """The answer of GET /models as JSON bytes; it does not change while the server runs."""
     return dump_json({"object": "list",
-                      "data": [_models_object(name, settings) for name in settings.models]})
+                      "data": [_models_object(name, settings) for name in settings.model]})
 
 
 class ExtrasApiMixin(Host):
@@ -19,7 +19,7 @@ class ExtrasApiMixin(Host):
         self.send_json(200, self.models_json)
 
     def models_retrieve(self, name):
-        if name not in self.settings.models:
+        if name not in self.settings.model:
             raise ApiError(404, "The model '%s' does not exist." % shown(name), code="model_not_found")
         self.send_json(200, _models_object(name, self.settings))
 

@@ -6,12 +6,15 @@ response before its terminal event goes out. Runs on whichever thread handles th
 import re
 from hashlib import blake2b
 
-from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, ApiError, Host, build_page,
+from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, ApiError, Host, build_page,
                         check_anything, check_array, check_boolean, check_enum, check_fields,
-                        check_integer, check_metadata, check_min_tokens, check_object,
-                        check_stream_options, check_streaming, check_string, dump_json, dump_string,
+                        check_integer, check_metadata, check_min_tokens, check_model_name,
+                        check_object,
+                        check_stream_options, check_streaming, check_string, check_unknown,
+                        dump_json, dump_string,
                         invalid_type, invalid_value, missing_parameter, parse_body,
                         parse_page_query, shown)
+from api_tools import RESPONSE_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import GenerationRequest, History
 from responses_assembler import ResponseAssembler
 from responses_items import items_to_messages, read_input
@@ -107,7 +110,8 @@ _RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_id", "store", "stream",
                             "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
-                            "metadata", "service_tier", "reasoning"))
+                            "metadata", "service_tier", "reasoning", "tools", "tool_choice",
+                            "parallel_tool_calls", "text", "include", "top_logprobs"))
 
 
 # ---- the echo ---------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class _Turn:
         node = Node(self.id, self.parent, self.wall(), assembler.result(), assembler.output_at,
                     read.stored(self.tail), self.tokens + said + MESSAGE_TOKENS, digest.digest(),
                     read.open_calls.union(assembler.call_ids) if assembler.call_ids
-                    else read.open_calls, read.foreign_ids)
+                    else read.open_calls, read.foreign_ids, read.calls + len(assembler.call_ids))
         try:
             self.store.put(node)
         except StoreFull as exc:
@@ -204,12 +208,17 @@ class ResponsesApiMixin(Host):
         breathe = self.breathe
         body = parse_body(self.body_bytes, breathe)
         unknown = check_fields(body, _RESPONSE_CHECKS)
+        strict = self.settings.strict
+        if strict:
+            check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None),
+                          responses=True)
         model = body.get("model")
         if model is None:
             if body.get("prompt") is None:
                 raise missing_parameter("model")
-            model = self.settings.models[0]         # the prompt template names one on the service
+            model = self.settings.model[0]         # the prompt template names one on the service
             body["model"] = model
+        check_model_name(model, self.settings, responses=True)
         check_streaming(body)
         streamed = bool(body.get("stream"))
         stored = body.get("store") is not False
@@ -218,17 +227,17 @@ class ResponsesApiMixin(Host):
         if body.get("conversation") is not None:
             raise ApiError(400, "Conversations are not available yet.", param="conversation")
         parent = self._responses_parent(body.get("previous_response_id"))
-        given = body.get("input")
-        if not given and parent is None and body.get("prompt") is None:
-            if given is None:
+        given_input = body.get("input")
+        if not given_input and parent is None and body.get("prompt") is None:
+            if given_input is None:
                 raise missing_parameter("input")
-            if given.__class__ is list:
+            if given_input.__class__ is list:
                 raise ApiError(400, "Invalid 'input': the array is empty.", code="empty_array",
                                param="input")
         limit = body.get("max_output_tokens")
         least = check_min_tokens(body, limit, "max_output_tokens")
         turn = _Turn()
-        turn.read = read = read_input(given, parent, self.store, self.tokenizer, breathe)
+        turn.read = read = read_input(given_input, parent, self.store, self.tokenizer, breathe, strict)
         turn.tokens = read.tokens + (parent.total_tokens if parent is not None else 0)
         prompt_tokens = turn.tokens + ANSWER_TOKENS
         prefix_hash = read.prefix_hash
@@ -247,18 +256,34 @@ class ResponsesApiMixin(Host):
             found = items_to_messages(items + read.plain_items())
             return [{"role": "system", "content": instructions}] + found if instructions else found
 
+        given = {}
+        if "tools" in body or "tool_choice" in body:
+            given["tools"] = specs = read_tools(body.get("tools"),
+                                                known_types=RESPONSE_TOOL_TYPES if strict else None)
+            given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
+        text_format = (body.get("text") or {}).get("format")
+        if text_format is not None:
+            given["output_format"] = output_format = read_output_format(text_format, "text.format")
+            if output_format is not None:
+                check_json_word(output_format, [read.last_user_text or "", instructions or "", str(given_input)],
+                                "input")
+        if "message.output_text.logprobs" in (body.get("include") or ()):
+            given["logprobs"] = body.get("top_logprobs") or 0
+        reasoning = body.get("reasoning")
+        if reasoning:
+            given["reasoning_effort"] = reasoning.get("effort") or "medium"
+            given["reasoning_items"] = "summary" if reasoning.get("summary") \
+                or reasoning.get("generate_summary") else "bare"
         ignored = unknown
         if not _RESPONSE_USED.issuperset(body):
             ignored += tuple(key for key, value in body.items() if value is not None
                              and key in _RESPONSE_CHECKS and key not in _RESPONSE_USED)
         request = GenerationRequest(
-            model, History(prompt_tokens, prefix_hash, read.last_user_text or "", messages),
+            model, History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
+                           read.after_output),
             max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
-            tools=body.get("tools") or (), tool_choice=body.get("tool_choice"),
-            output_format=(body.get("text") or {}).get("format"),
             parallel_tools=body.get("parallel_tool_calls") is not False,
-            reasoning_effort=(body.get("reasoning") or {}).get("effort"), ignored_fields=ignored,
-            raw=body, endpoint="responses", breathe=breathe)
+            ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
         turn.parent, turn.store = parent, self.store
         turn.tail = tail = self.ids.tail()
         turn.id = "resp_" + tail

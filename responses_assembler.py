@@ -46,21 +46,24 @@ class _OpenMessage:
 class _OpenCall:
     """A function or custom tool call that still takes arguments."""
 
-    __slots__ = ("id", "index", "call_id", "name", "pieces", "custom")
+    __slots__ = ("id", "index", "call_id", "name", "pieces", "custom", "namespace")
 
-    def __init__(self, id, index, call_id, name, custom):
+    def __init__(self, id, index, call_id, name, custom, namespace):
         self.id = id
         self.index = index
         self.call_id = call_id
         self.name = name
         self.custom = custom
+        self.namespace = namespace
         self.pieces = []
 
     def body(self, status):
         kind, field = ("custom_tool_call", "input") if self.custom else ("function_call", "arguments")
-        return dump_json({"type": kind, "id": self.id.decode("ascii"), "call_id": self.call_id,
-                          "name": self.name, field: "".join(self.pieces),
-                          "status": status.decode("ascii")})
+        value = {"type": kind, "id": self.id.decode("ascii"), "call_id": self.call_id,
+                 "name": self.name, field: "".join(self.pieces), "status": status.decode("ascii")}
+        if self.namespace is not None:
+            value["namespace"] = self.namespace
+        return dump_json(value)
 
 
 class _OpenReasoning:
@@ -328,10 +331,11 @@ class ResponseAssembler(Assembler):
             frames = (self._close_message(b"completed") + self._close_reasoning(b"completed")
                       + self._close_other(b"completed"))
             custom = delta.kind == "custom"
-            call = self._calls[delta.index] = _OpenCall(
-                *self._new_item("custom_tool_call" if custom else "function_call"),
-                call_id=delta.call_id, name=delta.name, custom=custom)
-            self.call_ids.append(delta.call_id)
+            id, index = self._new_item("custom_tool_call" if custom else "function_call")
+            call_id = delta.call_id or item_id("call_", self.tail, self._next_item)
+            call = self._calls[delta.index] = _OpenCall(id, index, call_id, delta.name, custom,
+                                                        delta.namespace)
+            self.call_ids.append(call_id)
             frames += self._added(call)
         if not delta.arguments:
             return frames

@@ -36,11 +36,12 @@ class ReadInput:
     """A turn's input. items: list of dicts with references resolved, or one str. count: of items.
 
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
-    prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
+    calls int, made in the context up to here. after_output: whether a tool's output is its last
+    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids")
+                 "foreign_ids", "calls", "after_output")
 
     def stored(self, tail):
         """The items as they are kept and listed: a JSON array, every item with id and status."""
@@ -169,8 +170,10 @@ def _call_in_chain(parent, call_id):
     return False
 
 
-def read_input(value, parent, store, tokenizer, breathe=None):
+def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
     """A request's `input` (str, list or None) behind a parent Node or None, as ReadInput.
+
+    strict: an output needs its call_id, and every call of the context an output.
 
     Raises ApiError: 400 naming the item and field, 404 for a reference to what is not stored.
     """
@@ -181,11 +184,14 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         before, read.open_calls = b"", _NO_CALLS
     read.foreign_ids = ()
     read.last_user_text = None
+    read.calls = parent.calls if parent is not None else 0
+    read.after_output = False
     if value.__class__ is str:
         if len(value) > MAX_INPUT_CHARS:
             raise ApiError(400, "Invalid 'input': %d characters, at most %d are allowed."
                            % (len(value), MAX_INPUT_CHARS), code="string_above_max_length",
                            param="input")
+        _check_open_calls(strict, read.open_calls)
         read.items = read.last_user_text = value
         read.count = 1
         read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
@@ -213,11 +219,14 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         elif kind in _CALL_ITEMS:
             role = "call"
             text = _read_call(item, kind, path)
+            read.calls += 1
             open_calls.add(item["call_id"])
         elif kind in _OUTPUT_ITEMS:
             role = "output"
             text = _check_output(item, kind, path)
             call_id = item.get("call_id")
+            if call_id is None and strict and kind in ("function_call_output", "custom_tool_call_output"):
+                raise missing_parameter(path + ".call_id")
             if call_id is not None:         # Codex sends one without: it answers no call
                 check_string(empty=False)(call_id, path + ".call_id")
                 if call_id in open_calls:
@@ -233,16 +242,23 @@ def read_input(value, parent, store, tokenizer, breathe=None):
         else:
             raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
                                 "input item." % (path, shown(item.get("type"))))
+        read.after_output = role == "output"
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
         said += (role, text)
         if breathe is not None:
             breathe()
+    _check_open_calls(strict, open_calls)
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
     read.foreign_ids = tuple(foreign)
     read.prefix_hash = content_hash("\0".join(said), before)
     return read
+
+
+def _check_open_calls(strict, open_calls):
+    if strict and open_calls:
+        raise ApiError(400, "No tool output found for the tool call '%s'." % shown(min(open_calls)), param="input")
 
 
 def _item_tokens(text, tokenizer, breathe):

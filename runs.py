@@ -4,6 +4,9 @@ In: a GenerationRequest, a backend and an assembler. Out: timed frames for a str
 for a plain answer, from the same assembler. A planned backend's deltas are played as they are; a
 blocking one runs on a worker thread and pushes. Faults of either become the API's own errors.
 """
+from itertools import islice
+from time import monotonic
+
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import Cancel, TextRun
 from transport.player import PUSH_LIMIT, PushedSteps, Step
@@ -67,11 +70,11 @@ class Completion:
     keep(): called when the answer is complete and before its terminal frame goes out; it stores
     what is to be stored, and a fault of it fails the answer. None when nothing is stored.
     keep_blocking: whether keep() may wait. on_error(): called inside an except block.
-    metrics: observe.metrics.Metrics.
+    metrics: observe.metrics.Metrics. now: the monotonic clock.
     """
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
-                 keep_blocking=False):
+                 keep_blocking=False, now=monotonic):
         self.request = request
         self.backend = backend
         self.assembler = assembler
@@ -81,6 +84,8 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = b""
+        self._now = now
+        self.first_token_s = None       # monotonic time at which a stream's first token went out
 
     # ---- a backend that never waits -----------------------------------------------------------
 
@@ -106,8 +111,12 @@ class Completion:
                     last_s = dues[len(delta.pieces) - 1]
                     if last_s == dues[0]:
                         yield dues[0], Step(_RunStep(assembler, delta))
+                        self._note_first()
                     else:
-                        yield from zip(dues, assembler.frames(delta))
+                        frames = assembler.frames(delta)
+                        yield dues[0], next(frames)
+                        self._note_first()      # the player comes back when that frame is due
+                        yield from zip(islice(dues, 1, None), frames)
                     due_s = last_s
                     continue
                 frame = assembler.feed(delta)
@@ -116,9 +125,14 @@ class Completion:
                     return
                 if frame:
                     yield due_s, frame
+                    self._note_first()
             yield due_s, Step(self._finish_stream, self._keep_blocking)
         except Exception as exc:
             yield due_s, self._failure_step(self._as_error(exc))
+
+    def _note_first(self):
+        if self.first_token_s is None:
+            self.first_token_s = self._now()
 
     def plain_step(self, deltas, render):
         """(due_s, Step) of a plain answer. render(status, body bytes or ApiError) -> bytes."""
@@ -164,6 +178,7 @@ class Completion:
                 for due_s, frame in frames:
                     if frame and streamed and assembler.failed is None:
                         player.push(play, due_s, frame)
+                        self._note_first()
                         while len(steps) > PUSH_LIMIT and not cancel.wait(0.02):
                             pass            # far ahead of a slow client: wait for it
                 if assembler.failed is not None:

@@ -15,21 +15,27 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import ApiError, Clock, Ids, SSE_HEARTBEAT, __version__, chunked_bytes, dump_json
-    from api_common import server_error
+    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, __version__, chunked_bytes, dump_json,
+                            server_error, shown)
+    from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
+    from completions_api import CompletionsApiMixin
+    from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
+    from observe.log import Log, RequestRecord
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
-    from settings import parse_settings
+    from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
+    from settings import Settings, parse_settings
     from state.memory import MemoryStore
     from tokenizer import ApproxTokenizer
-    from transport.http1 import HeadWriter, header_bytes
-    from transport.loop import ListeningWire, Loop, PacedApartLoop
+    from transport.http1 import HeadWriter, RequestParser, header_bytes
+    from transport.loop import Connection, ListeningWire, Loop, PacedApartLoop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
     from transport.threaded import ConnectionThreads
+    from transport.tls import TlsConnection, make_tls_context
     from transport.workers import Breather, Workers
 except ImportError as exc:
     sys.stderr.write("mockturtle: error: server.py was copied without the files beside it (%s). Copy the "
@@ -39,9 +45,14 @@ except ImportError as exc:
 # (path without /v1, {method: name of the mixin's method}); a "{}" takes one path segment, "{+}" the rest
 ROUTES = (
     ("/chat/completions", {"POST": "chat_create"}),
+    ("/completions", {"POST": "completions_create"}),
     ("/responses", {"POST": "responses_create"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
+    ("/embeddings", {"POST": "embeddings_create"}),
+    ("/moderations", {"POST": "moderations_create"}),
+    ("/tokenize", {"POST": "tokens_encode"}),
+    ("/detokenize", {"POST": "tokens_decode"}),
     ("/models", {"GET": "models_list"}),
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
@@ -82,7 +93,8 @@ class RouteTable:
         return None, ()
 
 
-class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
+              EmbeddingsApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -107,7 +119,8 @@ class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHa
         self.keep_alive = head.keep_alive
         self.received_s = self.clock.monotonic()
         self.answer = b""
-        self.play = self.job = None
+        self.play = self.job = self.completion = self.error = None
+        self.status = 200
 
     @property
     def query(self):
@@ -212,6 +225,7 @@ class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHa
         body = value if value.__class__ is bytes else dump_json(value)
         head = self.heads.json_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
                                     self._extra_headers(headers))
+        self.status = status
         self.answer = head if self.command == "HEAD" else head + body
 
     def send_api_error(self, error):
@@ -219,9 +233,17 @@ class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHa
             self.keep_alive = False
         self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
+        self.error = error
         self.send_json(error.status, error.envelope(), error.headers)
 
     def send_completion(self, completion, streamed, headers=()):
+        self.completion = completion
+        ignored = completion.request.ignored_fields
+        if ignored:
+            if self.settings.refuse_ignored:
+                raise ApiError(400, "The parameter '%s' is accepted, but nothing here acts on it."
+                               % shown(ignored[0]), code="unsupported_parameter", param=ignored[0])
+            headers = list(headers) + [("x-mockturtle-ignored", ", ".join(map(shown, ignored)))]
         if streamed and not self.chunked:
             self.keep_alive = False         # HTTP/1.0: the close is the stream's end
         if completion.backend.blocking:
@@ -252,6 +274,7 @@ class Handler(ChatApiMixin, ResponsesApiMixin, ExtrasApiMixin, BaseHTTPRequestHa
         self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
                          heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
                          heartbeat=heartbeat)
+        self.play.owner = self
 
     def _send_pushed(self, completion, streamed, headers):
         settings = self.settings
@@ -309,12 +332,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.store = store or MemoryStore(settings.max_responses, int(settings.max_store_mb * (1 << 20)),
                                           settings.store_ttl_s, self.clock.time)
-        self.backend = backend or SimulatedBackend.from_settings(settings)
+        self.tokenizer = ApproxTokenizer()
+        if backend is None:
+            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
+                if settings.backend == "simulated" else load_backend(settings.backend, settings)
+        self.backend = backend
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
+                        wall=self.clock.time)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
-            "backend": self.backend, "tokenizer": ApproxTokenizer(), "metrics": self.metrics,
+            "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
+        self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         self.listeners = bind_listeners(settings, self.request_queue_size)
         # The base is told of the first address only and binds nothing itself.
         ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,
@@ -354,6 +384,13 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     # ---- what the transports use --------------------------------------------------------------
 
+    def make_connection(self, sock, address, heads):
+        """A Connection for an accepted socket. heads: the cache of parsed heads."""
+        parser = RequestParser(heads, self.max_body_bytes)
+        if self._tls is None:
+            return Connection(sock, address, parser)
+        return TlsConnection(sock, address, parser, self._tls)
+
     def make_handler(self, conn, request):
         return self.handler_class(conn, request)
 
@@ -363,13 +400,32 @@ class MockTurtleServer(ThreadingHTTPServer):
         handler.send_api_error(error)
         return handler
 
-    def log(self, message):
-        write_log(message)
+    def log(self, level, message):
+        self._log.write(level, message)
 
     def log_exception(self):
         """The traceback of the exception being handled, to the log, once."""
         self.metrics.add("exceptions")
-        write_log("unexpected error\n" + traceback.format_exc().rstrip())
+        self._log.write("error", "unexpected error\n" + traceback.format_exc().rstrip())
+
+    def request_ended(self, handler, whole):
+        """An answer is out, or its client has left: a line in the log, when it is wanted."""
+        log = self._log
+        if not log.wants_requests:
+            return
+        completion, model, tokens, ttft_s = handler.completion, None, None, None
+        if completion is not None:
+            model, usage = completion.request.model, completion.assembler.usage
+            if usage is not None:
+                tokens = usage[:2]
+            if completion.first_token_s is not None:
+                ttft_s = completion.first_token_s - handler.received_s
+        ended = "client left" if not whole else "completed" if handler.error is None \
+            else handler.error.message
+        log.request(RequestRecord(
+            handler.command, handler.path, handler.status, model, tokens, ttft_s,
+            self.clock.monotonic() - handler.received_s, ended,
+            handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None))
 
     def sweep_store(self):
         if not self.store.blocking:
@@ -402,7 +458,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 except BlockingIOError:
                     continue
                 except OSError as exc:
-                    self.log("cannot accept a connection: %s" % exc)
+                    self.log("warning", "cannot accept a connection: %s" % exc)
                     self._stopping.wait(0.2)
             self.sweep_store()
         poller.close()
@@ -444,6 +500,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.workers.stop()
         self.backend.close()
         self.store.close()
+        self._log.flush()
 
     def wakeup_fd(self):
         """A descriptor that a signal may write to, so that the loop wakes up."""
@@ -451,7 +508,7 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def urls(self):
         """The base URLs that clients can use, without /v1."""
-        return ["http://%s:%d" % ("[%s]" % name[0] if ":" in name[0] else name[0], name[1])
+        return ["%s://%s:%d" % ("http" if self._tls is None else "https", "[%s]" % name[0] if ":" in name[0] else name[0], name[1])
                 for name in (sock.getsockname() for sock in self.listeners)]
 
     def summary(self):
@@ -466,13 +523,49 @@ class MockTurtleServer(ThreadingHTTPServer):
         return line
 
 
+# ---- in Python --------------------------------------------------------------------------------
+
+class MockTurtle:
+    """A server for a `with` block: on a free port, at once, and gone at its end.
+
+        with MockTurtle(output_tokens=5) as mock:
+            client = OpenAI(base_url=mock.base_url, api_key="any")
+
+    settings: any of Settings, as keywords; here TTFT and ITL are 0 and the log is quiet unless given.
+    backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
+    same with /v1. server: the MockTurtleServer.
+    """
+
+    def __init__(self, backend=None, **settings):
+        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning"}
+        values.update(settings)
+        if backend.__class__ is str:
+            values["backend"], backend = backend, None
+        self.server = MockTurtleServer(Settings(**values), backend)
+        self.url = self.server.urls()[0]
+        self.base_url = self.url + "/v1"
+        self._thread = threading.Thread(target=self.server.serve_forever, name="mockturtle", daemon=True)
+
+    def start(self):
+        """Serve from here on; requests wait in the backlog until then. Returns self."""
+        self._thread.start()
+        return self
+
+    def stop(self):
+        """End running answers and let go of port and threads."""
+        if self._thread.ident is not None:
+            self.server.shutdown()
+            self._thread.join()
+        self.server.server_close()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *exc_info):
+        self.stop()
+
+
 # ---- start and stop ---------------------------------------------------------------------------
-
-def write_log(message):
-    """One line (or a traceback) on stderr, in one write."""
-    sys.stderr.write("mockturtle: %s\n" % message)
-    sys.stderr.flush()
-
 
 def bind_listeners(settings, backlog):
     """Listening sockets for the settings' hosts; without any, 127.0.0.1 and, where it exists, ::1.
@@ -542,6 +635,8 @@ def _tune_interpreter(settings):
 def main(argv=None):
     """The command. Returns the process's exit code."""
     settings = parse_settings(sys.argv[1:] if argv is None else argv)
+    if settings.self_test:
+        return _self_test()
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
@@ -557,23 +652,30 @@ def main(argv=None):
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
-    write_log("version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
+    server.log("info", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    write_log("simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
+    server.log("info", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
         settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
     if not settings.api_key and not all(is_loopback(sock) for sock in server.listeners):
-        write_log("warning: it listens beyond this machine without an --api-key; anybody who reaches the "
+        server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
     _tune_interpreter(settings)
     server.serve_forever()
     signal.set_wakeup_fd(-1)
-    server.server_close()
-    write_log("stopped: " + server.summary())
+    server.log("info", "stopped: " + server.summary())
     late_ms = server.metrics.lateness.quantile_ms(0.99)
     if late_ms > settings.lateness_warning_ms:
-        write_log("warning: the server could not keep its time: 1 %% of the frames were more than %.1f ms "
+        server.log("warning", "the server could not keep its time: 1 %% of the frames were more than %.1f ms "
                   "late; a benchmark of this run measures the server" % late_ms)
+    server.server_close()
     return 0
+
+
+def _self_test():
+    """--self-test: the checks' exit code."""
+    with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
+        return SelfTest(*mock.server.listeners[0].getsockname()[:2],
+                        lateness=mock.server.metrics.lateness).run()
 
 
 def is_loopback(sock):

@@ -1,11 +1,16 @@
-"""All settings in one class, and the command line that fills it.
+"""All settings in one class, filled from flags, environment and a file, in this order of weight.
 
-A setting's unit is in its name; a bad value is a ValueError here, before any socket is bound.
+A setting has one name: `--ttft-ms`, MOCKTURTLE_TTFT_MS, "ttft-ms" in the file, Settings(ttft_ms=...).
+Its unit is in the name; a bad value is a ValueError here, before any socket is bound.
 """
 import argparse
+import json
+import os
 import time
 
 from api_common import FIXED_CREATED, __version__
+
+ENVIRONMENT_PREFIX = "MOCKTURTLE_"
 
 
 class Settings:
@@ -14,8 +19,18 @@ class Settings:
 
     host = ()                       # addresses to listen on; () is 127.0.0.1 and, where it is, ::1
     port = 8000                     # 0: any free one
-    models = ("mock-model",)        # what /v1/models lists
+    model = ("mock-model",)         # what /v1/models lists
+    strict_models = False           # other names are refused
+    strict = False                  # the public service's own rules: unknown parameters are 400
+    refuse_ignored = False          # a field that would be accepted and not acted on is 400
     api_key = ()                    # accepted keys; () takes any and none
+    allow_host = ()                 # Host names taken beside loopback ones where the Host is checked
+    tls_cert = ""                   # PEM file: serve https
+    tls_key = ""                    # PEM file of its key, when it is not in the same file
+    backend = "simulated"           # or FILE.py:Class
+    log_level = "info"              # debug, info (a line a request), warning, error
+    log_format = "text"             # or json
+    log_bodies = False              # request bodies in the log, at level debug
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
@@ -23,7 +38,10 @@ class Settings:
     itl_std_ms = 0.0
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    max_model_len = 131072          # context that /tokenize states, in tokens
     seed = 0                        # of all draws
+    auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
+    refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
     max_responses = 10000           # stored responses; the least recently used go first
     max_store_mb = 256.0            # bytes of all stored responses
@@ -44,8 +62,10 @@ class Settings:
 
     def __init__(self, **values):
         for name, value in values.items():
-            if not hasattr(Settings, name) or name.startswith("_") or callable(getattr(Settings, name)):
+            if name not in setting_names():
                 raise ValueError("unknown setting '%s'" % name)
+            if getattr(Settings, name).__class__ is tuple and value.__class__ is str:
+                value = (value,)
             setattr(self, name, value)
         self.started = FIXED_CREATED if self.fixed_ids else int(time.time())
         self._check()
@@ -59,12 +79,98 @@ class Settings:
                      "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
+        for name in ("auto_tool_rate", "refusal_rate"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
+                raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
         if self.transport not in ("loop", "threads"):
             raise ValueError("--transport must be loop or threads")
         if self.pacer not in ("loop", "thread"):
             raise ValueError("--pacer must be loop or thread")
+        if self.log_level not in LOG_LEVELS:
+            raise ValueError("--log-level must be one of %s" % ", ".join(LOG_LEVELS))
+        if self.log_format not in ("text", "json"):
+            raise ValueError("--log-format must be text or json")
+        if self.tls_key and not self.tls_cert:
+            raise ValueError("--tls-key needs --tls-cert")
+        if not self.model:
+            raise ValueError("--model must name at least one model")
+
+
+def setting_names():
+    """The names of all settings, as attributes."""
+    return [name for name, value in vars(Settings).items()
+            if not name.startswith("_") and not callable(value)]
+
+
+def read_setting(name, value, where):
+    """A value from the file (any JSON) or the environment (str) in its setting's type.
+
+    Repeated settings are lists in the file and comma-separated in the environment.
+    Raises ValueError that says where the value stood and what is expected.
+    """
+    default = getattr(Settings, name)
+    kind = float if default is None else default.__class__
+    text = value.__class__ is str
+    if kind is tuple:
+        if text and where.startswith(ENVIRONMENT_PREFIX):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        values = [value] if text else value
+        if values.__class__ is list and all(each.__class__ is str for each in values):
+            return tuple(values)
+        raise ValueError("%s: expected a string or a list of strings" % where)
+    if kind is bool:
+        if value.__class__ is bool:
+            return value
+        if text and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
+            return value.lower() in ("1", "true", "yes", "on")
+        raise ValueError("%s: expected true or false, not %r" % (where, value))
+    if kind is str:
+        if text:
+            return value
+    elif value.__class__ is not bool and (text or value.__class__ in (int, float)):
+        try:
+            return kind(value) if text or kind is float or value == int(value) else kind("no integer")
+        except (ValueError, OverflowError):
+            pass                # said below, in one place
+    raise ValueError("%s: expected %s, not %r" % (
+        where, {int: "an integer", float: "a number", str: "a string"}[kind], value))
+
+
+def read_environment(environ):
+    """{setting: value} of all MOCKTURTLE_* variables but MOCKTURTLE_CONFIG."""
+    found = {}
+    for variable, value in environ.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable != ENVIRONMENT_PREFIX + "CONFIG":
+            name = variable[len(ENVIRONMENT_PREFIX):].lower()
+            if name not in setting_names():
+                raise ValueError("unknown environment variable %s" % variable)
+            found[name] = read_setting(name, value, variable)
+    return found
+
+
+def read_config(path):
+    """{setting: value} of a JSON file. Keys may be spelled with dashes or underscores."""
+    try:
+        with open(path, encoding="utf-8") as config:
+            values = json.load(config)
+    except OSError as exc:
+        raise ValueError("cannot read %s: %s" % (path, exc.strerror or exc))
+    except ValueError as exc:
+        raise ValueError("%s is not JSON: %s" % (path, exc))
+    if values.__class__ is not dict:
+        raise ValueError("%s must hold a JSON object" % path)
+    found = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in setting_names():
+            raise ValueError("%s: unknown key '%s'" % (path, key))
+        found[name] = read_setting(name, value, "%s: '%s'" % (path, key))
+    return found
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class _SettingsParser(argparse.ArgumentParser):
@@ -79,12 +185,16 @@ _SETTINGS_FLAGS = (
     ("listening", (
         ("host", "ADDRESS", "address to listen on, repeatable (default: 127.0.0.1 and ::1)"),
         ("port", "N", "port; 0 takes a free one"),
+        ("tls-cert", "FILE", "PEM certificate (chain): serve https"),
+        ("tls-key", "FILE", "PEM key, when it is not in the certificate's file"),
         ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
         ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
                                   "(default: every origin)"),
     )),
     ("what is simulated", (
+        ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
         ("itl-ms", "MS", "inter-token latency, mean"),
@@ -92,7 +202,19 @@ _SETTINGS_FLAGS = (
         ("output-tokens", "N", "tokens of an answer that no limit cuts, mean"),
         ("output-tokens-std", "N", "their standard deviation"),
         ("seed", "N", "seed of all draws"),
+        ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
+                                   "when the last user message points at one)"),
+        ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
+    )),
+    ("leniency", (
+        ("strict", None, "the public service's own rules: unknown parameters are 400, and so on"),
+        ("refuse-ignored", None, "400 for a field that would be accepted and not acted on"),
+    )),
+    ("log", (
+        ("log-level", "LEVEL", "debug, info (one line a request), warning or error"),
+        ("log-format", "FORM", "text or json"),
+        ("log-bodies", None, "request bodies as well, at level debug; never keys"),
     )),
     ("state", (
         ("max-responses", "N", "stored responses kept; the least recently used go first"),
@@ -115,27 +237,28 @@ _SETTINGS_FLAGS = (
         ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),
     )),
 )
-_SETTINGS_REPEATED = {"host": "host", "model": "models", "api-key": "api_key",
-                      "cors-origin": "cors_origin"}
-
-
 def build_settings_parser():
     """The argparse parser; its option table is the README's."""
     parser = _SettingsParser(
         prog="mockturtle", allow_abbrev=False,
         description="OpenAI-compatible stand-in server: chat completions and stateful Responses, "
                     "streamed with true timing. Standard library only.")
+    parser.add_argument("--config", metavar="FILE", help="JSON file of settings; a flag or a MOCKTURTLE_* "
+                                                        "variable of the same name weighs more")
+    parser.add_argument("--self-test", action="store_true", default=None,
+                        help="drive all APIs in this process, state the timing error, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
         for flag, metavar, text in flags:
-            if flag in _SETTINGS_REPEATED:
-                group.add_argument("--" + flag, dest=_SETTINGS_REPEATED[flag], action="append",
-                                   metavar=metavar, help=text)
-                continue
             name = flag.replace("-", "_")
             default = getattr(Settings, name)
-            if default.__class__ is bool:
+            if default.__class__ is tuple:
+                group.add_argument("--" + flag, dest=name, action="append", metavar=metavar, help=text)
+            elif default is None or default == "":
+                group.add_argument("--" + flag, dest=name, metavar=metavar,
+                                   type=float if default is None else str, help=text)
+            elif default.__class__ is bool:
                 group.add_argument("--" + flag, dest=name, action="store_true", default=None, help=text)
             else:
                 shown = "%g" % default if default.__class__ is float else default
@@ -144,12 +267,20 @@ def build_settings_parser():
     return parser
 
 
-def parse_settings(argv):
-    """Command-line arguments as Settings. A bad one ends the process with one line and code 2."""
+def parse_settings(argv, environ=None):
+    """Flags over environment over --config file, as Settings. A bad one ends the process: one line, code 2."""
+    environ = os.environ if environ is None else environ
     parser = build_settings_parser()
-    given = {name: tuple(value) if value.__class__ is list else value
+    flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
+    config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    self_test = flags.pop("self_test", False)
     try:
-        return Settings(**given)
+        values = read_config(config) if config else {}
+        values.update(read_environment(environ))
+        values.update(flags)
+        settings = Settings(**values)
     except ValueError as exc:
         parser.error(str(exc))
+    settings.self_test = self_test
+    return settings

@@ -5,6 +5,7 @@ pairs. It counts nothing but text (no message overhead), and runs on whichever t
 """
 
 import re
+import zlib
 
 # Strategy. One match of the pattern is one token, so a count is the length of one findall(): 20 MB of English a second.
 # Every repeat and lookahead is bounded, for two reasons: hostile text costs linear time, and a long text can be cut.
@@ -224,6 +225,14 @@ class Tokenizer:
         """Return len(split(text)), in linear time and with a bounded part of the tokens in memory."""
         raise NotImplementedError
 
+    def encode(self, text):
+        """Return the tokens of `text` as a list of int, one for each of split()."""
+        raise NotImplementedError
+
+    def decode(self, ids):
+        """Return the text of a list of int; exactly what encode() was given, for ids that it made."""
+        raise NotImplementedError
+
     def count_slowly(self, text, breathe):
         """Return count(text), with a call of breathe() after each 64 KB or so.
 
@@ -231,6 +240,44 @@ class Tokenizer:
         what it raises ends the count.
         """
         raise NotImplementedError
+
+
+class TokenIds:
+    """Numbers for pieces: the same piece has the same id on every server, below 2**31.
+
+    Ids of pieces that were never encoded here cannot be known; decode() gives a word for each, so
+    that a client that brings another tokenizer's ids still gets text of as many tokens.
+    """
+
+    KEPT = 1 << 20                  # pieces whose ids are remembered; then the oldest half is dropped
+
+    def __init__(self, split):
+        self._split = split
+        self._pieces = {}           # id -> piece
+
+    def encode(self, text):
+        """The ids of a text's tokens."""
+        ids = []
+        pieces = self._pieces
+        for piece in self._split(text):
+            number = _token_number(piece)
+            while pieces.get(number, piece) != piece:
+                number = (number + 1) & 0x7FFFFFFF      # another piece has it: the next one
+            pieces[number] = piece
+            ids.append(number)
+        if len(pieces) > self.KEPT:
+            for number in list(pieces)[:self.KEPT // 2]:
+                del pieces[number]
+        return ids
+
+    def decode(self, ids):
+        """The text of ids. Any integers are taken."""
+        pieces = self._pieces
+        return "".join([pieces.get(number) or " token" for number in ids])
+
+
+def _token_number(piece):
+    return zlib.crc32(piece.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
 
 
 class ApproxTokenizer(Tokenizer):
@@ -249,6 +296,13 @@ class ApproxTokenizer(Tokenizer):
         self._find_plain = _token_compile(plain=True).findall
         self._find_any = None
         self._counts = {}           # short texts come again: with every turn of a chat, its whole history
+        self._ids = TokenIds(self.split)
+
+    def encode(self, text):
+        return self._ids.encode(text)
+
+    def decode(self, ids):
+        return self._ids.decode(ids)
 
     def _finder(self, text):
         """Return the findall() for `text`. The large pattern waits for the first text that needs it."""

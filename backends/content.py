@@ -85,6 +85,11 @@ class Prose:
     def __init__(self):
         self._pieces = [_prose_sentence(number) for number in range(PROSE_SENTENCES)]
         self._escapes = [[piece.encode("ascii") for piece in pieces] for pieces in self._pieces]
+        self._words = sorted({piece for pieces in self._pieces for piece in pieces})
+
+    def words(self):
+        """Every piece that it can say, sorted: what log probabilities offer as alternatives."""
+        return self._words
 
     def pieces(self, digest, count, whole):
         """`count` tokens drawn with `digest`.

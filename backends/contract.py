@@ -33,12 +33,12 @@ class RefusalDelta(namedtuple("RefusalDelta", "text choice", defaults=(0,))):
     __slots__ = ()
 
 
-class ToolCallDelta(namedtuple("ToolCallDelta", "index arguments call_id name kind choice",
-                               defaults=("", None, None, "function", 0))):
+class ToolCallDelta(namedtuple("ToolCallDelta", "index arguments call_id name kind choice namespace",
+                               defaults=("", None, None, "function", 0, None))):
     """A piece of a tool call's arguments (function) or input (custom).
 
-    index: which call of the choice. call_id and name: in the call's first piece only.
-    kind: "function" or "custom".
+    index: which call of the choice. call_id (None: the assembler makes one), name and namespace (of a tool in a group): in the
+    call's first piece only. kind: "function" or "custom".
     """
     __slots__ = ()
 
@@ -79,21 +79,46 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
     __slots__ = ()
 
 
+# ---- what a request asks for ------------------------------------------------------------------
+
+class ToolSpec(namedtuple("ToolSpec", "kind name description parameters strict namespace place")):
+    """A tool. kind: "function", "custom", or a built-in tool's type, which has no name.
+    parameters: a function's JSON Schema or a custom tool's format, or None. strict: whether the
+    request itself said so. place: where its schema stands in the request, for error messages."""
+    __slots__ = ()
+
+
+class ToolChoice(namedtuple("ToolChoice", "mode names")):
+    """mode: none, auto or required. names: the only ones that may be called, or None for all."""
+    __slots__ = ()
+
+
+class OutputFormat(namedtuple("OutputFormat", "kind schema place")):
+    """kind: json_object or json_schema, with its schema (dict). place: as in ToolSpec."""
+    __slots__ = ()
+
+
+NO_TOOLS = ToolChoice("none", None)
+
+
 # ---- requests ---------------------------------------------------------------------------------
 
 class History:
     """What the model is to read, without rendering it before somebody asks.
 
     tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
-    ids. last_user_text: str. messages(): list of chat messages {"role","content",...}.
+    ids. last_user_text: str. calls: int, tool calls in it so far. after_output: whether a tool's
+    output is its last word. messages(): list of chat messages {"role","content",...}.
     """
 
-    __slots__ = ("tokens", "prefix_hash", "last_user_text", "_messages")
+    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "_messages")
 
-    def __init__(self, tokens, prefix_hash, last_user_text, messages):
+    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False):
         self.tokens = tokens
         self.prefix_hash = prefix_hash
         self.last_user_text = last_user_text
+        self.calls = calls
+        self.after_output = after_output
         self._messages = messages
 
     def messages(self):
@@ -105,15 +130,17 @@ class GenerationRequest:
     """One request in words that fit every API. All fields have a neutral default.
 
     model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
-    n int; stop list of str; seed int or None; logprobs None or the number of alternatives;
-    tools, tool_choice, output_format: as the request gave them, chat-shaped; parallel_tools
-    bool; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
+    n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
+    tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
+    bool; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
     "responses"; breathe: see Host.
     """
 
-    max_tokens = seed = logprobs = tool_choice = output_format = None
+    max_tokens = seed = logprobs = output_format = echo = None
+    tool_choice = NO_TOOLS
+    reasoning_items = "none"
     reasoning_effort = sampling = raw = breathe = None
     min_tokens = 0
     ignore_eos = False

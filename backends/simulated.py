@@ -3,20 +3,30 @@
 It never waits, so the player plays its plans without a thread. Draws are seeded by the server's
 seed, a hash of the resolved request without ids, and how often this server has seen that hash.
 """
+import json
 import threading
 from collections import OrderedDict
 from hashlib import blake2b
 from heapq import merge
+from math import log
 from random import Random
 
+from api_common import ApiError
 from backends.content import Prose
-from backends.contract import Backend, Finish, TextDelta, TextRun, Usage
+from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
+                               ToolCallDelta, Usage)
 from backends.latency import ClockModel
+from backends.schema_values import UnsatisfiableSchema, generate_value
+from backends.tool_choice import choose_tool
 
 SEEN_HASHES = 65536                 # how many request hashes are counted; the oldest go first
 
+# Tokens of reasoning that an effort costs before the answer, time and usage alike.
+REASONING_TOKENS = {"none": 0, "minimal": 16, "low": 32, "medium": 64, "high": 128, "xhigh": 256,
+                    "max": 512}
+REFUSAL_TEXT = "I am sorry, but I cannot help with that."
 
-_FINISHES = {"stop": Finish("stop"), "length": Finish("length")}
+_FINISHES = {reason: Finish(reason) for reason in ("stop", "length", "tool_calls")}
 
 
 class DrawSource:
@@ -34,6 +44,8 @@ class DrawSource:
                 or request.stop or request.reasoning_effort:
             text += f"{request.min_tokens}|{request.ignore_eos}|{request.n}|{request.stop}|" \
                     f"{request.seed}|{request.reasoning_effort}|"
+        if request.tools or request.output_format is not None:
+            text += f"{request.tools}|{request.tool_choice}|{request.output_format}|"
         base = blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
                        digest_size=16).digest()
         if request.seed is not None:
@@ -50,60 +62,169 @@ class DrawSource:
 
 
 class SimulatedBackend(Backend):
-    """Speaks prose of a drawn length at drawn times.
+    """Speaks prose, values that fit a schema, and tool calls, at drawn times.
 
-    clock: a ClockModel. output_tokens, output_tokens_std: the length of an answer that no
-    limit cuts, in tokens; normal with a floor of 1.
+    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. output_tokens,
+    output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
+    1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
+    refusal_rate: how often it refuses.
     """
 
     blocking = False
 
-    def __init__(self, clock, output_tokens=128, output_tokens_std=0.0, seed=0):
+    def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
+                 auto_tool_rate=None, refusal_rate=0.0):
         self._clock = clock
+        self._tokenizer = tokenizer
         self._output_tokens = output_tokens
         self._output_tokens_std = output_tokens_std
+        self._auto_tool_rate = auto_tool_rate
+        self._refusal_rate = refusal_rate
         self._draws = DrawSource(seed)
         self._prose = Prose()
 
     @classmethod
-    def from_settings(cls, settings):
+    def from_settings(cls, settings, tokenizer):
         clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
                            settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
-        return cls(clock, settings.output_tokens, settings.output_tokens_std, settings.seed)
+        return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
+                   settings.auto_tool_rate, settings.refusal_rate)
 
     def generate(self, request, cancel):
-        """A list of (due_s, delta): one TextRun a choice, its Finish, and the Usage.
+        """A list of (due_s, delta): each choice's tokens and its Finish, then the Usage.
 
-        With several choices the runs are taken apart, so that their tokens interleave.
+        Plain text of one choice is one TextRun; all else is a delta a token, interleaved by time.
+        Raises ApiError 400 for a schema that must be met and cannot.
         """
         digest = self._draws.digest(request)
         if request.n == 1:
-            run, reason = self._choice(request, digest, 0)
-            count = len(run.pieces)
-            end = run.dues[count - 1]
-            return [(run.dues[0], run), (end, _FINISHES[reason]),
-                    (end, Usage(request.history.tokens, count))]
-        streams, total, end = [], 0, 0.0
-        for choice in range(request.n):
-            run, reason = self._choice(request, blake2b(digest + b"%d" % choice,
-                                                        digest_size=16).digest(), choice)
-            total += len(run.pieces)
-            deltas = [(due, TextDelta(piece, None, choice))
-                      for due, piece in zip(run.dues, run.pieces)]
-            end = max(end, deltas[-1][0])
-            streams.append(deltas + [(deltas[-1][0], Finish(reason, choice))])
-        plan = list(merge(*streams, key=_plan_due))
-        plan.append((end, Usage(request.history.tokens, total)))
+            plan, tokens, reasoning = self._plan(request, digest, 0)
+        else:
+            plans, tokens, reasoning = [], 0, 0
+            for choice in range(request.n):
+                one, count, thought = self._plan(request, _sub_digest(digest, choice), choice)
+                tokens += count
+                reasoning += thought
+                plans.append(_laid_out(one))
+            plan = list(merge(*plans, key=_plan_due))
+        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning)))
         return plan
 
-    def _choice(self, request, digest, choice):
-        count, reason = self._length(request, digest)
+    def _plan(self, request, digest, choice):
+        """(plan without Usage, all tokens, reasoning tokens) of one choice."""
+        spec = None
+        if request.tools:
+            spec = choose_tool(request, self._auto_chance(digest))
+        reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
+        if spec is None and not reasoning and not request.stop and request.logprobs is None \
+                and request.output_format is None and not self._refusal_rate \
+                and request.echo is None and request.max_tokens != 0:
+            run, reason = self._text_run(request, digest, choice)
+            count = len(run.pieces)
+            finish = _FINISHES[reason] if not choice else Finish(reason, choice)
+            return [(run.dues[0], run), (run.dues[count - 1], finish)], count, 0
+        body, reason = self._body(request, digest, choice, spec, reasoning)
+        limit = request.max_tokens
+        if limit is not None and reasoning + len(body) > limit:
+            reasoning = min(reasoning, limit)
+            body = body[:limit - reasoning]
+            reason = "length"
+        total = reasoning + len(body)
+        dues = self._clock.dues(max(1, total), digest)
+        plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
+        if request.echo:
+            plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
+        plan += zip(dues[reasoning:total], body)
+        plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
+        return plan, total, reasoning
+
+    def _auto_chance(self, digest):
+        if self._auto_tool_rate is None:
+            return None
+        return self._auto_tool_rate, digest[0] / 256.0 + digest[1] / 65536.0
+
+    def _body(self, request, digest, choice, spec, reasoning):
+        """The answer itself: (one delta a token, finish reason)."""
+        if spec is not None:
+            return self._call_deltas(request, digest, choice, spec), "tool_calls"
+        if self._refusal_rate and (digest[2] * 256 + digest[3]) / 65536.0 < self._refusal_rate:
+            return [RefusalDelta(piece, choice) for piece in self._tokenizer.split(REFUSAL_TEXT)], "stop"
+        if request.output_format is not None:
+            text = _compact_json(self._value(request.output_format, digest, request))
+            pieces, reason = self._tokenizer.split(text), "stop"
+        else:
+            room = None if request.max_tokens is None else max(0, request.max_tokens - reasoning)
+            count, reason = self._length(request, digest, room)
+            pieces, _ = self._prose.pieces(digest, count, reason == "stop")
+        if request.stop:
+            pieces, stopped = cut_at_stop(pieces, request.stop)
+            if stopped:
+                reason = "stop"
+        return self._text_deltas(request, digest, choice, pieces), reason
+
+    def _text_deltas(self, request, digest, choice, pieces):
+        if request.logprobs is None:
+            return [TextDelta(piece, None, choice) for piece in pieces]
+        source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
+        return [TextDelta(piece, [source.entry(piece)], choice) for piece in pieces]
+
+    def _echo_deltas(self, request, digest, choice):
+        """The prompt again; scored, when log probabilities are wanted, but for its first token."""
+        if request.logprobs is None:
+            return [TextDelta(request.echo, None, choice)]
+        deltas = self._text_deltas(request, _sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
+        return deltas
+
+    def _value(self, output_format, digest, request):
+        """A value for json_object or json_schema."""
+        if output_format.kind == "json_object":
+            pieces, _ = self._prose.pieces(digest, 12, True)
+            return {"answer": "".join(pieces)}
+        return _satisfying(output_format.schema, digest, request, output_format.place)
+
+    def _call_deltas(self, request, digest, choice, spec):
+        """One tool call: its name is a token, then each token of its arguments."""
+        if spec.kind == "custom":
+            text = self._custom_input(spec, digest, request)
+        else:
+            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place)
+            text = _compact_json(value)
+        deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
+        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
+                   for piece in self._tokenizer.split(text)]
+        return deltas
+
+    def _custom_input(self, spec, digest, request):
+        """A custom tool's plain input: a few harmless words, or a match of its regex grammar."""
+        form = spec.parameters or {}
+        if form.get("type") == "grammar":
+            grammar = form.get("grammar") if form.get("grammar").__class__ is dict else form
+            if grammar.get("syntax") == "regex" and grammar.get("definition").__class__ is str:
+                return _satisfying({"type": "string", "pattern": "^(?:%s)$" % grammar["definition"]},
+                                   digest, request, spec.place)
+        pieces, _ = self._prose.pieces(digest, 6, False)
+        return "".join(pieces)
+
+    def _reasoning_plan(self, request, digest, choice, reasoning, dues):
+        """The reasoning item: opened at the first token, its summary spread over its time."""
+        if request.reasoning_items == "none" or not reasoning:
+            return []
+        plan = [(dues[0], ReasoningDelta("", "summary", choice))]
+        if request.reasoning_items == "summary":
+            count = max(1, min(reasoning, 8 + reasoning // 8))
+            pieces, _ = self._prose.pieces(_sub_digest(digest, 5), count, True)
+            plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
+                     for number, piece in enumerate(pieces)]
+        return plan
+
+    def _text_run(self, request, digest, choice):
+        count, reason = self._length(request, digest, request.max_tokens)
         pieces, escapes = self._prose.pieces(digest, count, reason == "stop")
         return TextRun(pieces, escapes, self._clock.dues(count, digest), choice), reason
 
-    def _length(self, request, digest):
-        """How many tokens, and why it ends: "stop" by itself, "length" at the limit."""
-        limit = request.max_tokens
+    def _length(self, request, digest, limit):
+        """How many tokens of prose, and why it ends: "stop" by itself, "length" at the limit."""
         if limit is not None and request.ignore_eos:
             return limit, "length"
         count = self._output_tokens
@@ -114,6 +235,92 @@ class SimulatedBackend(Backend):
         if limit is not None and count > limit:
             return limit, "length"
         return count, "stop"
+
+
+def cut_at_stop(pieces, stops):
+    """Pieces up to the first stop sequence, which may lie across their borders.
+
+    Returns (pieces, whether one was found). The last piece may be a part of a token.
+    """
+    text = "".join(pieces)
+    found = [at for at in (text.find(stop) for stop in stops if stop) if at >= 0]
+    if not found:
+        return pieces, False
+    end, kept, at = min(found), [], 0
+    for piece in pieces:
+        if at >= end:
+            break
+        kept.append(piece[:end - at])
+        at += len(piece)
+    return kept, True
+
+
+class TokenProbabilities:
+    """Log probabilities that add up: the token said is the likeliest, the others share the rest."""
+
+    def __init__(self, digest, words, alternatives):
+        self._draw = Random(int.from_bytes(digest, "big"))
+        self._words = words
+        self._alternatives = alternatives
+
+    def entry(self, token):
+        """{"token","logprob","bytes","top_logprobs"} for a token; probabilities sum to under 1."""
+        chosen = 0.5 + 0.49 * self._draw.random()
+        top = []
+        if self._alternatives:
+            top.append(_probability(token, chosen))
+            rest = 1.0 - chosen
+            at = self._draw.randrange(len(self._words))
+            while len(top) < self._alternatives:
+                word = self._words[at % len(self._words)]
+                at += 1
+                if word != token:
+                    rest *= 0.5
+                    top.append(_probability(word, rest))
+        return dict(_probability(token, chosen), top_logprobs=top)
+
+
+def _probability(token, share):
+    return {"token": token, "logprob": round(log(share), 6),
+            "bytes": list(token.encode("utf-8", "surrogatepass"))}
+
+
+def _satisfying(schema, digest, request, place):
+    try:
+        return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text)
+    except UnsatisfiableSchema as exc:
+        where = "%s.%s" % (place, exc.path) if exc.path else place
+        raise ApiError(400, "Invalid schema for '%s': no value satisfies it: %s." % (where, exc.reason),
+                       param=where)
+
+
+def _object_schema(parameters):
+    """Arguments are always an object, whatever the schema forgets to say."""
+    if not parameters:
+        return {"type": "object", "properties": {}}
+    if "type" not in parameters and "$ref" not in parameters:
+        return dict(parameters, type="object")
+    return parameters
+
+
+def _compact_json(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sub_digest(digest, number):
+    return blake2b(digest + b"%d" % number, digest_size=16).digest()
+
+
+def _laid_out(plan):
+    """A plan whose TextRun is taken apart, so that choices can interleave token by token."""
+    entries = []
+    for due_s, delta in plan:
+        if delta.__class__ is TextRun:
+            entries += [(due, TextDelta(piece, None, delta.choice))
+                        for due, piece in zip(delta.dues, delta.pieces)]
+        else:
+            entries.append((due_s, delta))
+    return entries
 
 
 def _plan_due(entry):

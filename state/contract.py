@@ -24,15 +24,16 @@ class Node:
     array of this turn's input items as stored. total_tokens int: the context that the next turn
     reads (its parent's, this input, this output; instructions are not among them). prefix_hash
     bytes: of the same context's content. open_calls frozenset of call ids without an output yet.
-    foreign_ids tuple of item ids that came from the client. chat_model str.
+    calls int: tool calls made in the context.
+    foreign_ids tuple of item ids that came from the client.
     """
 
     __slots__ = ("id", "parent", "created_s", "body", "output_at", "input", "total_tokens",
-                 "prefix_hash", "open_calls", "foreign_ids", "size_bytes", "children", "tree",
+                 "prefix_hash", "open_calls", "calls", "foreign_ids", "size_bytes", "children", "tree",
                  "addressable")
 
     def __init__(self, id, parent, created_s, body, output_at, input, total_tokens, prefix_hash,
-                 open_calls=frozenset(), foreign_ids=()):
+                 open_calls=frozenset(), foreign_ids=(), calls=0):
         self.id = id
         self.parent = parent
         self.created_s = created_s
@@ -43,6 +44,7 @@ class Node:
         self.prefix_hash = prefix_hash
         self.open_calls = open_calls
         self.foreign_ids = foreign_ids
+        self.calls = calls
         self.size_bytes = len(body) + len(input) + NODE_OVERHEAD_BYTES
         self.children = 0           # kept by the store
         self.tree = None            # kept by the store

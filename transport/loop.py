@@ -9,7 +9,7 @@ import socket
 from collections import deque
 
 from api_common import ApiError
-from transport.http1 import CONTINUE_LINE, RequestParser
+from transport.http1 import CONTINUE_LINE
 from transport.player import Play
 from transport.poller import POLL_READ, POLL_WRITE, Wire
 
@@ -25,7 +25,7 @@ class Connection(Wire):
     """A client's connection, and where it stands."""
 
     __slots__ = ("parser", "play", "busy", "left", "lingering", "deadline_s", "address", "started",
-                 "keep")
+                 "keep", "unread")
 
     def __init__(self, sock, address, parser):
         Wire.__init__(self, sock)
@@ -37,7 +37,13 @@ class Connection(Wire):
         self.lingering = -1         # bytes read since our last word; -1: not closing
         self.deadline_s = 0.0
         self.keep = True            # go on after the answer that is being written
+        self.unread = b""           # bytes that peek() had to take, see transport/tls.py
         self.started = False        # of a request that is not complete, something has come
+
+
+    def finish_sending(self):
+        """End our side; the client's is read on."""
+        self.sock.shutdown(socket.SHUT_WR)
 
 
 class ListeningWire:
@@ -155,7 +161,7 @@ class Loop:
                 continue            # that one client gave up before it was accepted
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            conn = Connection(sock, address, RequestParser(self._heads, self._server.max_body_bytes))
+            conn = self._server.make_connection(sock, address, self._heads)
             self.connections[conn] = None
             conn.deadline_s = self._now() + settings.idle_timeout_s
             self._poller.watch(conn, POLL_READ)
@@ -169,7 +175,7 @@ class Loop:
         """Out of descriptors: leave new clients in the backlog for a while, and say so once."""
         if not self._told_full:
             self._told_full = True
-            self._server.log("cannot accept more connections: %s; %d are open. New clients wait."
+            self._server.log("warning", "cannot accept more connections: %s; %d are open. New clients wait."
                              % (exc, len(self.connections)))
         for listener in self._listeners:
             self._poller.forget(listener)
@@ -196,6 +202,8 @@ class Loop:
         if conn not in self.connections or conn.play is not None or conn.busy:
             return
         parser = conn.parser
+        if conn.unread:
+            data, conn.unread = conn.unread + data, b""
         try:
             request = parser.feed(data)
         except ApiError as error:
@@ -276,10 +284,12 @@ class Loop:
                 self._drop(conn)
                 return
             if sent == len(data):
+                self._server.request_ended(handler, True)
                 self._answered(conn)
                 return
             play = Play(conn, self._now(), iter(()), timed=False)
             play.frame = data[sent:]
+            play.owner = handler
         conn.play = play
         conn.deadline_s = _LOOP_FOREVER
         play.on_end = self._play_ended
@@ -293,6 +303,7 @@ class Loop:
     def _play_ended(self, play, whole):
         conn = play.wire
         conn.play = None
+        self._server.request_ended(play.owner, whole)
         if whole:
             self._answered(conn)
         else:
@@ -304,7 +315,7 @@ class Loop:
             self._close_softly(conn)
             return
         conn.deadline_s = self._now() + self._settings.idle_timeout_s
-        if not conn.parser.is_idle():
+        if conn.unread or not conn.parser.is_idle():
             self._ready.append(conn)        # not from here: a pipeline must not recurse
 
     def _close_softly(self, conn):
@@ -314,7 +325,7 @@ class Loop:
         conn.parser = None
         conn.deadline_s = self._now() + LINGER_S
         try:
-            conn.sock.shutdown(socket.SHUT_WR)
+            conn.finish_sending()
         except OSError:
             self._drop(conn)
 

@@ -46,7 +46,7 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away")
+                 "timed", "away", "owner")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
@@ -68,6 +68,7 @@ class Play:
         self.push = None            # its PushedSteps, when a worker feeds it
         self.timed = timed          # whether its lateness counts
         self.away = False           # a worker runs its next step
+        self.owner = None           # the handler whose answer it is
 
 
 class PushedSteps:

@@ -9,8 +9,8 @@ import threading
 import time
 
 from api_common import ApiError
-from transport.http1 import CONTINUE_LINE, RequestParser
-from transport.loop import LINGER_BYTES, LINGER_S, READ_BYTES, Connection
+from transport.http1 import CONTINUE_LINE
+from transport.loop import LINGER_BYTES, LINGER_S, READ_BYTES
 
 
 def wait_for_socket(sock, for_write, timeout_s):
@@ -42,7 +42,7 @@ class ConnectionThreads:
     def serve(self, sock, address):
         """One connection, from its first byte to its end."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn = Connection(sock, address, RequestParser(self._heads, self._server.max_body_bytes))
+        conn = self._server.make_connection(sock, address, self._heads)
         with self._lock:
             self.connections[conn] = None
             full = 0 < self._settings.max_connections < len(self.connections)
@@ -74,7 +74,8 @@ class ConnectionThreads:
     def _read(self, conn):
         """The next request, or None at the end. Raises ApiError for one that cannot be read."""
         settings, parser = self._settings, conn.parser
-        request = parser.feed(b"")
+        data, conn.unread = conn.unread, b""
+        request = parser.feed(data)
         started_s = None
         while request is None:
             if parser.wants_continue:
@@ -108,6 +109,7 @@ class ConnectionThreads:
         play = handler.play
         if play is None:
             self._send(conn, handler.answer)
+            self._server.request_ended(handler, True)
         else:
             over = threading.Event()
 
@@ -115,6 +117,7 @@ class ConnectionThreads:
                 self._pacer.unwatch(conn)
                 conn.play = None
                 conn.keep = conn.keep and whole
+                self._server.request_ended(handler, whole)
                 over.set()
 
             def begin():
@@ -139,12 +142,15 @@ class ConnectionThreads:
 
     def _linger(self, conn):
         """See Loop._close_softly."""
-        conn.sock.shutdown(socket.SHUT_WR)
+        conn.finish_sending()
         end_s, seen = time.monotonic() + LINGER_S, 0
         while seen <= LINGER_BYTES:
             if not wait_for_socket(conn.sock, False, max(0.0, end_s - time.monotonic())):
                 return
-            data = conn.recv(READ_BYTES)
+            try:
+                data = conn.recv(READ_BYTES)
+            except BlockingIOError:
+                continue
             if not data:
                 return
             seen += len(data)

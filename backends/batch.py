@@ -1,0 +1,65 @@
+"""Several requests as one: a batch of prompts is answered by any backend, choice by choice."""
+from heapq import merge
+
+from backends.contract import Backend, TextDelta, TextRun, Usage
+
+
+class BatchRequest:
+    """Requests whose choices are numbered through: request k's choice c is k * n + c."""
+
+    breathe = None
+
+    def __init__(self, requests):
+        self.requests = requests
+        self.n = requests[0].n
+        self.model = requests[0].model
+        self.ignored_fields = requests[0].ignored_fields
+
+
+class BatchBackend(Backend):
+    """Answers a BatchRequest by asking another backend for each of its requests.
+
+    A planned backend's deltas interleave by time; a blocking one answers one request after another.
+    """
+
+    def __init__(self, backend):
+        self._backend = backend
+        self.blocking = backend.blocking
+
+    def generate(self, batch, cancel):
+        if len(batch.requests) == 1:
+            return self._backend.generate(batch.requests[0], cancel)
+        streams = [_renumbered(self._backend.generate(request, cancel), number * batch.n)
+                   for number, request in enumerate(batch.requests)]
+        if self.blocking:
+            return _with_one_usage(entry for stream in streams for entry in stream)
+        return _with_one_usage(merge(*streams, key=_batch_due))
+
+
+def _renumbered(deltas, first):
+    """Deltas with their choices moved up; runs are taken apart, so that they can interleave."""
+    for due_s, delta in deltas:
+        if delta.__class__ is TextRun:
+            for due_s, piece in zip(delta.dues, delta.pieces):
+                yield due_s, TextDelta(piece, None, first + delta.choice)
+        elif delta.__class__ is Usage:
+            yield due_s, delta
+        else:
+            yield due_s, delta._replace(choice=first + delta.choice)
+
+
+def _with_one_usage(entries):
+    """The entries with all Usages added up into one at the end."""
+    counts, last_s = [0, 0, 0, 0], None
+    for due_s, delta in entries:
+        if due_s is not None:
+            last_s = due_s
+        if delta.__class__ is Usage:
+            counts = [have + more for have, more in zip(counts, delta)]
+        else:
+            yield due_s, delta
+    yield last_s, Usage(*counts)
+
+
+def _batch_due(entry):
+    return entry[0]

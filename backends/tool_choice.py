@@ -1,0 +1,79 @@
+"""Which tool a simulated model calls: pure functions from words to a choice.
+
+The rule for `auto`: a tool scores 2 for each word of the last user message that its name has too,
+and 1 for each that only its description has, stop words left out; the highest score above 0 is
+called, the first of equals. After a tool's output, and for a message that points at none: text.
+"""
+import re
+
+_TOOL_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
+
+# Words that say nothing about what a tool is for: English glue, and the verbs and nouns that
+# nearly every tool's description has.
+_TOOL_STOP_WORDS = frozenset((
+    "a about all also am an and any are as at be been but by can could did do does for from get gets "
+    "give given gives had has have he help her here him his how i if in into is it its just let like "
+    "make me more my need no not now of on one or our out over please say set she should show so some "
+    "such tell than that the their them then there these they this those to up us use used user users "
+    "uses using want was we were what when where which who why will with would you your api based call "
+    "calls current data fetch function functions information input name names new output provide "
+    "provided provides response result results retrieve return returns run specified text tool tools "
+    "value values via").split())
+
+
+def tool_words(text):
+    """The words of a message, a name or a description that count: lower case, without plural s."""
+    words = set()
+    for word in _TOOL_WORD.findall(text):
+        word = word.lower()
+        if word in _TOOL_STOP_WORDS:
+            continue
+        if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+            word = word[:-1]
+        if word not in _TOOL_STOP_WORDS:
+            words.add(word)
+    return words
+
+
+def score_tool(message_words, spec):
+    """2 for each word shared with the tool's name, 1 for each shared with its description alone."""
+    named = tool_words(spec.name)
+    described = tool_words(spec.description or "") - named
+    return 2 * len(message_words & named) + len(message_words & described)
+
+
+def callable_tools(request):
+    """The function and custom tools that the request's tool_choice allows, in order."""
+    names = request.tool_choice.names
+    return [spec for spec in request.tools
+            if spec.name is not None and (names is None or spec.name in names)]
+
+
+def choose_tool(request, chance):
+    """The ToolSpec to call, or None for text.
+
+    chance: None for the rule above, else how likely `auto` calls a tool, with a draw of 0..1 in
+    `chance[1]`. `required` always calls; with several tools they take turns, so that an agent's
+    output tool is reached.
+    """
+    mode = request.tool_choice.mode
+    if mode == "none":
+        return None
+    tools = callable_tools(request)
+    if not tools:
+        return None
+    history = request.history
+    if mode == "required":
+        return tools[history.calls % len(tools)]
+    if history.after_output:
+        return None
+    if chance is not None:
+        rate, draw = chance
+        return tools[history.calls % len(tools)] if draw < rate else None
+    words = tool_words(history.last_user_text)
+    best, best_score = None, 0
+    for spec in tools:
+        score = score_tool(words, spec)
+        if score > best_score:
+            best, best_score = spec, score
+    return best
