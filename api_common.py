@@ -46,6 +46,11 @@ class ApiError(Exception):
         return dump_json({"error": self.body()})
 
 
+class TakesLong(Exception):
+    """Raised for a request that turns out to be too much work for the loop's thread: it begins again
+    on a worker, whose requests have `breathe`."""
+
+
 def server_error(message="The server had an error while processing the request."):
     """The 500 of the catalogue; the cause goes to the log, never to the client."""
     return ApiError(500, message, type="server_error")
@@ -388,13 +393,14 @@ def check_streaming(body):
 MAX_FORCED_TOKENS = 131072
 
 
-def check_min_tokens(body, limit, limit_name):
+def check_min_tokens(body, limit, limit_name, choices=1):
     """min_tokens, or 0. Raises ApiError when it is above the limit, or an answer of so many tokens
-    is forced by it, or by ignore_eos, that no model could give it."""
+    is forced by it, or by ignore_eos, over all choices, that no model could give it."""
     least = body.get("min_tokens") or 0
+    most = MAX_FORCED_TOKENS // choices
     if limit is not None and body.get("ignore_eos"):
-        _check_range(limit, None, MAX_FORCED_TOKENS, limit_name, "integer")
-    _check_range(least, None, MAX_FORCED_TOKENS, "min_tokens", "integer")
+        _check_range(limit, None, most, limit_name, "integer")
+    _check_range(least, None, most, "min_tokens", "integer")
     if limit is not None and least > limit:
         raise invalid_value("min_tokens", "Invalid 'min_tokens': %d is above the limit of %d tokens."
                             % (least, limit))
@@ -536,7 +542,7 @@ def parse_page_query(query, default_order):
     text = (query.get("limit") or [None])[-1]
     if text is not None:
         try:
-            limit = int(text) if len(text) < 20 and text.lstrip("-").isdecimal() else None
+            limit = int(text) if len(text) < 20 and text.isascii() and text.lstrip("-").isdigit() else None
         except ValueError:
             limit = None
         if limit is None:

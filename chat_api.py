@@ -191,6 +191,8 @@ def read_messages(messages, tokenizer, breathe=None):
             for call in message.get("tool_calls") or ():
                 body = call.get("function") or call.get("custom") or {}
                 text += "%s%s" % (body.get("name"), body.get("arguments", body.get("input", "")))
+        elif role == "function":
+            check_given_string(message.get("name"), path + ".name")
         elif role == "tool":
             call_id = message.get("tool_call_id")
             check_given_string(call_id, path + ".tool_call_id")
@@ -270,7 +272,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
                                 "same time is not supported.")
         limit = body["max_tokens"]
     least = check_min_tokens(body, limit, "max_tokens" if body.get("max_tokens") is not None
-                             else "max_completion_tokens")
+                             else "max_completion_tokens", body.get("n") or 1)
     given = {}
     if "tools" in body or "tool_choice" in body or "functions" in body:
         given["tools"], given["tool_choice"] = _read_chat_tools(body)

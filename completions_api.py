@@ -93,8 +93,9 @@ def parse_completion_request(body, tokenizer, breathe=None, strict=False):
     limit = body.get("max_tokens")
     if limit is None:
         limit = COMPLETION_TOKENS
-    least = check_min_tokens(body, limit, "max_tokens")
     stop = read_stop(body["stop"]) if body.get("stop") else ()
+    forced = body if stop else dict(body, ignore_eos=True)      # see the docstring
+    least = check_min_tokens(forced, limit, "max_tokens", len(prompts) * best_of)
     suffix = body.get("suffix") or ""
     ignored = unknown + tuple(key for key, value in body.items() if value is not None
                               and key in _COMPLETION_CHECKS and key not in _COMPLETION_USED)
@@ -104,7 +105,7 @@ def parse_completion_request(body, tokenizer, breathe=None, strict=False):
                           lambda text=text: [{"role": "user", "content": text}])
         requests.append(GenerationRequest(
             body["model"], history, max_tokens=limit, min_tokens=least,
-            ignore_eos=bool(body.get("ignore_eos")) or not stop, n=best_of, seed=body.get("seed"), stop=stop,
+            ignore_eos=bool(forced.get("ignore_eos")), n=best_of, seed=body.get("seed"), stop=stop,
             logprobs=body.get("logprobs"), echo=text if body.get("echo") else None, ignored_fields=ignored,
             raw=body, endpoint="completions", breathe=breathe))
         if breathe is not None:

@@ -6,7 +6,7 @@ response before its terminal event goes out. Runs on whichever thread handles th
 import re
 from hashlib import blake2b
 
-from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, ApiError, Host, build_page,
+from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, ApiError, Host, TakesLong, build_page,
                         check_anything, check_array, check_boolean, check_enum, check_fields,
                         check_integer, check_metadata, check_min_tokens, check_model_name,
                         check_object,
@@ -19,7 +19,7 @@ from backends.contract import GenerationRequest, History
 from responses_assembler import ResponseAssembler
 from responses_items import items_to_messages, read_input
 from runs import Completion
-from state.contract import Node, StoreFull
+from state.contract import LONG_CHAIN_TURNS, Node, StoreFull
 
 _RESPONSE_INCLUDES = (
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
@@ -330,10 +330,13 @@ class ResponsesApiMixin(Host):
     def responses_input_items(self, id):
         limit, order, after = parse_page_query(self.query, "desc")
         check_array(check_enum(*_RESPONSE_INCLUDES))(self.query.get("include") or [], "include")
-        self.send_json(200, build_page(_iter_context(self._responses_node(id), order), limit, after))
+        node = self._responses_node(id)
+        if self.breathe is None and node.depth > LONG_CHAIN_TURNS and (after is not None or order == "asc"):
+            raise TakesLong()
+        self.send_json(200, build_page(_iter_context(node, order, self.breathe), limit, after))
 
 
-def _iter_context(node, order):
+def _iter_context(node, order, breathe):
     """The items that a response was given, of its whole chain: newest first for "desc".
 
     Source: api-reference 11.3: the new input, then the previous output and input, and so on.
@@ -341,6 +344,8 @@ def _iter_context(node, order):
     chain = node.chain() if order == "desc" else reversed(list(node.chain()))
     step = -1 if order == "desc" else 1
     for each in chain:
+        if breathe is not None:
+            breathe()
         items = each.input_items()
         if each is not node:            # a response's own output is not among its input
             items += each.output_items()

@@ -5,9 +5,10 @@ stored form is built when the response is kept and chat messages when a backend 
 """
 import json
 
-from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, check_array, check_enum, check_given_string,
+from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong, check_array, check_enum, check_given_string,
                         check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
+from state.contract import LONG_CHAIN_TURNS
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
 _ITEM_ROLES = ("user", "assistant", "system", "developer")
@@ -161,9 +162,15 @@ def _opaque_text(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def _call_in_chain(parent, call_id):
+def _call_in_chain(parent, call_id, breathe):
     """Whether any call of the context has this id: the slow look, for an answer given twice."""
-    for node in parent.chain() if parent is not None else ():
+    if parent is None:
+        return False
+    if breathe is None and parent.depth > LONG_CHAIN_TURNS:
+        raise TakesLong()
+    for node in parent.chain():
+        if breathe is not None:
+            breathe()
         for item in node.output_items() + node.input_items():
             if item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS:
                 return True
@@ -233,7 +240,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
                     open_calls.discard(call_id)
                     answered.add(call_id)
                 elif kind in ("function_call_output", "custom_tool_call_output") \
-                        and call_id not in answered and not _call_in_chain(parent, call_id):
+                        and call_id not in answered and not _call_in_chain(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
                                    % shown(call_id), param="input")
         elif kind in _OPAQUE_ITEMS:

@@ -183,6 +183,8 @@ class Completion:
                             pass            # far ahead of a slow client: wait for it
                 if assembler.failed is not None:
                     raise assembler.failed
+            if cancel.is_set():
+                return
             if streamed:
                 player.push(play, due_s, Step(self._finish_stream, self._keep_blocking))
             else:
@@ -204,12 +206,10 @@ class Completion:
     # ---- ends ---------------------------------------------------------------------------------
 
     def abandon(self):
-        """Nobody watches any more: stop generating. True when callbacks wait to be run."""
+        """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
+        the pacer."""
         self._metrics.add("disconnects")
-        if self.cancel.has_callbacks():
-            return True
-        self.cancel.set()
-        return False
+        return self.cancel.raise_flag()
 
     def _finish_stream(self):
         if self.cancel.is_set():

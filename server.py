@@ -4,6 +4,7 @@
 `python server.py --port 8000`. This module is where everything meets: the ThreadingHTTPServer, the
 handler class made of the APIs' mixins, the route table, start and stop.
 """
+import errno
 import gc
 import hmac
 import os
@@ -15,7 +16,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, __version__, chunked_bytes, dump_json,
+    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             server_error, shown)
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
@@ -31,7 +32,7 @@ try:
     from state.memory import MemoryStore
     from tokenizer import ApproxTokenizer
     from transport.http1 import HeadWriter, RequestParser, header_bytes
-    from transport.loop import Connection, ListeningWire, Loop, PacedApartLoop
+    from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
     from transport.threaded import ConnectionThreads
@@ -98,7 +99,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
-    for it. keep_alive: whether the connection goes on. The class attributes are set once, by the
+    for it. moved: neither; a worker is to call answer_request() again. keep_alive: whether the connection goes on. The class attributes are set once, by the
     server, on a subclass of its own.
     """
 
@@ -121,6 +122,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         self.answer = b""
         self.play = self.job = self.completion = self.error = None
         self.status = 200
+        self.moved = False          # it took too long here: answer_request() is to be called on a worker
 
     @property
     def query(self):
@@ -137,16 +139,22 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
 
     def answer_request(self):
         """Route and answer. Never raises: every fault becomes an envelope."""
-        self.metrics.add("requests")
-        if len(self.body_bytes) > self.settings.inline_body_bytes:
+        if self.moved or len(self.body_bytes) > self.settings.inline_body_bytes:
+            self.moved = False
             self.breathe = Breather()
         try:
             self._answer_route()
+        except TakesLong:
+            self.moved = True
+            return
         except ApiError as error:
             self.send_api_error(error)
+        except RecursionError:
+            self.send_api_error(ApiError(400, "The request is nested too deeply."))
         except Exception:
             self.log_exception()
             self.send_api_error(server_error())
+        self.metrics.add("requests")
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
 
@@ -269,8 +277,8 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         app = self.app
 
         def gone():
-            if completion.abandon():
-                app.workers.submit(completion.cancel.set)
+            for callback in completion.abandon():
+                app.workers.submit(callback)
         self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
                          heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
                          heartbeat=heartbeat)
@@ -363,20 +371,16 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def _build_transport(self):
         settings = self.settings
-        if settings.transport == "threads" or settings.pacer == "thread":
-            self._pacer_waker = Waker()
-            self._pacer = PacerThread(make_poller, self._make_player, self.clock, self._pacer_waker)
-            self.player = self._pacer.player
         if settings.transport == "threads":
+            self._pacer_waker = Waker()
+            self._pacer = PacerThread(make_poller, self._make_player, self.clock, self._pacer_waker,
+                                      self.log_exception)
+            self.player = self._pacer.player
             self._connection_threads = ConnectionThreads(self, self._pacer, self.workers)
             return
         poller = make_poller()
-        if self._pacer is None:
-            self.player = self._make_player(poller, lambda job: self._loop.post(job))
-            self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
-        else:
-            self._loop = PacedApartLoop(self, self.listeners, poller, self._pacer, self._waker,
-                                        self.workers)
+        self.player = self._make_player(poller, lambda job: self._loop.post(job))
+        self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
 
     def _make_player(self, poller, wake):
         return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
@@ -462,7 +466,9 @@ class MockTurtleServer(ThreadingHTTPServer):
                     self._stopping.wait(0.2)
             self.sweep_store()
         poller.close()
-        self._connection_threads.drain(self._drain_seconds)
+        for sock in self.listeners:
+            sock.close()
+        self._connection_threads.drain()
 
     def finish_request(self, request, client_address):
         """On the connection's own thread, under ThreadingMixIn.process_request."""
@@ -481,6 +487,7 @@ class MockTurtleServer(ThreadingHTTPServer):
             self._loop.begin_drain(self._drain_seconds)
         else:
             self._accepting = False
+            self._connection_threads.limit_drain(self._drain_seconds)
             self._stopping.set()
             self._waker.wake()
 
@@ -496,11 +503,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         if self._pacer is not None:
             self._pacer.stop()
             self._pacer_waker.close()
-        self._waker.close()
         self.workers.stop()
+        self._waker.close()
         self.backend.close()
         self.store.close()
-        self._log.flush()
+        self._log.close()
 
     def wakeup_fd(self):
         """A descriptor that a signal may write to, so that the loop wakes up."""
@@ -572,16 +579,27 @@ def bind_listeners(settings, backlog):
 
     Clients that resolve `localhost` try ::1 first. Raises OSError that names the address.
     """
-    port, listeners = settings.port, []
-    for number, host in enumerate(settings.host or ("127.0.0.1", "::1")):
+    for attempt in range(20):
+        try:
+            return _bind_all(settings.host or ("127.0.0.1", "::1"), settings.port, backlog,
+                             not settings.host)
+        except OSError as exc:
+            # port 0: the free one that the first address got may be taken on the second
+            if settings.port or exc.errno != errno.EADDRINUSE or attempt == 19:
+                raise
+
+
+def _bind_all(hosts, port, backlog, first_is_enough):
+    listeners = []
+    for number, host in enumerate(hosts):
         try:
             listeners.append(_bind_listener(host, port, backlog))
         except OSError as exc:
-            if number and not settings.host:
+            if number and first_is_enough and exc.errno != errno.EADDRINUSE:
                 continue                    # no IPv6 here: 127.0.0.1 alone
             for sock in listeners:
                 sock.close()
-            raise OSError("cannot listen on %s port %d: %s" % (host, port, exc.strerror or exc))
+            raise OSError(exc.errno, "cannot listen on %s port %d: %s" % (host, port, exc.strerror or exc))
         port = listeners[0].getsockname()[1]    # port 0: all addresses get the one that was free
     return listeners
 
@@ -641,7 +659,8 @@ def main(argv=None):
     try:
         server = MockTurtleServer(settings)
     except (OSError, ValueError) as exc:
-        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        sys.stderr.write("mockturtle: error: %s\n" % (exc.strerror if isinstance(exc, OSError) and exc.strerror
+                                                       else exc))
         return 2
 
     def stop(number, frame):
@@ -652,9 +671,9 @@ def main(argv=None):
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
-    server.log("info", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
+    server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("info", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
+    server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
         settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
     if not settings.api_key and not all(is_loopback(sock) for sock in server.listeners):
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
@@ -662,7 +681,9 @@ def main(argv=None):
     _tune_interpreter(settings)
     server.serve_forever()
     signal.set_wakeup_fd(-1)
-    server.log("info", "stopped: " + server.summary())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)    # it is stopping already
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server.log("notice", "stopped: " + server.summary())
     late_ms = server.metrics.lateness.quantile_ms(0.99)
     if late_ms > settings.lateness_warning_ms:
         server.log("warning", "the server could not keep its time: 1 %% of the frames were more than %.1f ms "

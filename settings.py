@@ -24,7 +24,6 @@ class Settings:
     strict = False                  # the public service's own rules: unknown parameters are 400
     refuse_ignored = False          # a field that would be accepted and not acted on is 400
     api_key = ()                    # accepted keys; () takes any and none
-    allow_host = ()                 # Host names taken beside loopback ones where the Host is checked
     tls_cert = ""                   # PEM file: serve https
     tls_key = ""                    # PEM file of its key, when it is not in the same file
     backend = "simulated"           # or FILE.py:Class
@@ -50,7 +49,6 @@ class Settings:
     commit_grace_s = 10.0           # a blocking backend's status line goes out after this
     drain_s = 3.0                   # how long running answers may go on after a stop signal
     transport = "loop"              # loop: one thread for all that cannot block; threads: one each
-    pacer = "loop"                  # loop: the loop paces as well; thread: a thread of its own
     max_connections = 0             # more get a 503; 0: as many as the system's file limit allows
     max_body_mb = 64.0
     header_timeout_s = 20.0         # from a request's first byte to the end of its head
@@ -86,8 +84,6 @@ class Settings:
             raise ValueError("--port must be from 0 to 65535")
         if self.transport not in ("loop", "threads"):
             raise ValueError("--transport must be loop or threads")
-        if self.pacer not in ("loop", "thread"):
-            raise ValueError("--pacer must be loop or thread")
         if self.log_level not in LOG_LEVELS:
             raise ValueError("--log-level must be one of %s" % ", ".join(LOG_LEVELS))
         if self.log_format not in ("text", "json"):
@@ -194,6 +190,7 @@ _SETTINGS_FLAGS = (
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("max-model-len", "N", "context length that /tokenize states, in tokens"),
         ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
@@ -233,7 +230,6 @@ _SETTINGS_FLAGS = (
         ("send-timeout-s", "S", "time after which a client that takes no byte is dropped"),
         ("transport", "FORM", "loop: one thread for all that cannot block; threads: a thread per "
                               "connection"),
-        ("pacer", "FORM", "loop: paced by the loop's thread; thread: by one of its own"),
         ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),
     )),
 )

@@ -5,7 +5,7 @@ pairs. It counts nothing but text (no message overhead), and runs on whichever t
 """
 
 import re
-import zlib
+from binascii import crc32
 
 # Strategy. One match of the pattern is one token, so a count is the length of one findall(): 20 MB of English a second.
 # Every repeat and lookahead is bounded, for two reasons: hostile text costs linear time, and a long text can be cut.
@@ -277,7 +277,7 @@ class TokenIds:
 
 
 def _token_number(piece):
-    return zlib.crc32(piece.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
+    return crc32(piece.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF
 
 
 class ApproxTokenizer(Tokenizer):

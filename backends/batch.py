@@ -1,7 +1,11 @@
 """Several requests as one: a batch of prompts is answered by any backend, choice by choice."""
 from heapq import merge
 
+from api_common import TakesLong
 from backends.contract import Backend, TextDelta, TextRun, Usage
+
+
+LONG_BATCH_TOKENS = 1000            # some 2 us each: a bigger batch is planned on a worker
 
 
 class BatchRequest:
@@ -27,6 +31,9 @@ class BatchBackend(Backend):
         self.blocking = backend.blocking
 
     def generate(self, batch, cancel):
+        tokens = sum(request.max_tokens * request.n for request in batch.requests)
+        if not self.blocking and batch.requests[0].breathe is None and tokens > LONG_BATCH_TOKENS:
+            raise TakesLong()
         if len(batch.requests) == 1:
             return self._backend.generate(batch.requests[0], cancel)
         streams = [_renumbered(self._backend.generate(request, cancel), number * batch.n)

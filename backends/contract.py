@@ -192,20 +192,20 @@ class Cancel:
                 return
         callback()
 
-    def has_callbacks(self):
-        """Whether set() has more to do than to raise a flag; see runs.Completion.abandon."""
-        return bool(self._callbacks)
-
-    def set(self):
+    def raise_flag(self):
+        """Cancel, but leave the callbacks to the caller, who gets them in a list: for the pacer."""
         with self._lock:
             if self._set:
-                return
+                return ()
             self._set = True
             event, callbacks = self._event, self._callbacks
             self._callbacks = None
         if event is not None:
             event.set()
-        for callback in callbacks or ():
+        return callbacks or ()
+
+    def set(self):
+        for callback in self.raise_flag():
             callback()
 
 

@@ -1,4 +1,4 @@
-"""What a JSON Schema says: where its references lead, whether a value satisfies it, and what would not.
+"""What a JSON Schema says: where its references lead, and whether a value satisfies it.
 
 In: a schema as parsed from JSON, of draft 2020-12 or one of the forms from draft 4 on, and OpenAPI's `nullable`.
 Out: bools and schemas. Keywords of a wrong shape are passed over, unknown ones too; references stay inside the
@@ -7,7 +7,9 @@ document. Work is counted in a budget. One object serves one call; any thread.
 from urllib.parse import unquote, urljoin
 
 from backends.schema_formats import format_holds
-from backends.schema_patterns import PatternError, SchemaPattern, WorkBudget, WorkSpent
+from backends.schema_patterns import SchemaPattern
+from backends.schema_regex import PatternError
+from backends.schema_work import WorkBudget, WorkSpent
 
 SCHEMA_CHECK_WORK = 400000          # units of about a microsecond
 SCHEMA_SHOWN_KEYS = 24              # of a path in an error
@@ -38,12 +40,14 @@ SCHEMA_BARRED = "not "
 
 
 class UnsatisfiableSchema(Exception):
-    """No value can be made. path: where, as in "properties.city.pattern"; reason: a clause."""
+    """No value can be made. path: where, as in "properties.city.pattern"; reason: a clause; spent:
+    whether more work might still have found one."""
 
-    def __init__(self, path, reason):
+    def __init__(self, path, reason, spent=False):
         super().__init__("%s: %s" % (path or "(root)", reason))
         self.path = path
         self.reason = reason
+        self.spent = spent
 
 
 def schema_place(path):
@@ -160,6 +164,12 @@ def value_type_bit(value):
     return SCHEMA_FRACTION if value - value == 0 else 0
 
 
+def decimal_fraction(value):
+    """A number as JSON writes it, exact: 0.1 is a tenth."""
+    from fractions import Fraction
+    return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
+
+
 def is_multiple(value, step):
     """Exact in decimals, or by the quotient of two floats: what either way is one counts as one."""
     if isinstance(value, int) and isinstance(step, int):
@@ -174,8 +184,7 @@ def is_multiple(value, step):
         pass
     if value != value or value in (float("inf"), float("-inf")):
         return False
-    from fractions import Fraction
-    return Fraction(repr(value)) % Fraction(repr(step)) == 0
+    return decimal_fraction(value) % decimal_fraction(step) == 0
 
 
 def is_step(step):
@@ -541,164 +550,3 @@ def satisfies(value, schema, root=None, asserts_formats=False):
         raise UnsatisfiableSchema("", "checking it takes too much work") from None
     except RecursionError:
         raise UnsatisfiableSchema("", "it is nested too deeply, or refers to itself without end") from None
-
-
-# What a value may be to fail a keyword. Each alternative is a schema; a value that satisfies one of them fails
-# the negated schema (a few are only likely to: the generator checks what it made).
-class SchemaNegator:
-    """Schemas that say the opposite. Keeps what it made: ids of schemas are keys elsewhere."""
-
-    def __init__(self, checker):
-        self._checker = checker
-        self._made = {}
-
-    def alternatives(self, schema):
-        """[schema, ...]: a value fails `schema` if it satisfies one of them. Empty: no value fails it."""
-        found = self._made.get(id(schema))
-        if found is None:
-            found = (schema, self._build(schema))
-            self._made[id(schema)] = found
-        return found[1]
-
-    def opposite(self, schema):
-        """{"not": schema}, the same object each time."""
-        key = ("opposite", id(schema))
-        if key not in self._made:
-            self._made[key] = {"not": schema}
-        return self._made[key]
-
-    def _build(self, schema):
-        if schema is False:
-            return [True]
-        if not isinstance(schema, dict):
-            return []
-        found = []
-        for key, value in schema.items():
-            method = self._METHODS.get(key)
-            if method is not None:
-                found.extend(method(self, schema, key, value))
-        return found
-
-    def _not_type(self, schema, key, value):
-        try:
-            bits = schema_type_bits(schema)
-        except KeyError:
-            return [True]
-        others = [name for name, bit in SCHEMA_TYPE_BITS.items() if name not in ("integer", "any") and not bits & bit]
-        found = [{"type": others}] if others else []
-        if bits & SCHEMA_NUMBER == SCHEMA_INTEGER:
-            found.append({"type": "number", SCHEMA_BARRED: {"type": "integer"}})
-        return found
-
-    def _not_value(self, schema, key, value):
-        return [{SCHEMA_BARRED: {"enum": value if key == "enum" else [value]}}]
-
-    def _not_bound(self, schema, key, value):
-        low, low_open, high, high_open = schema_bounds(schema)
-        if "inimum" in key and low is not None:
-            return [{"type": "number", "maximum" if low_open else "exclusiveMaximum": low}]
-        if "aximum" in key and high is not None:
-            return [{"type": "number", "minimum" if high_open else "exclusiveMinimum": high}]
-        return []
-
-    def _not_size(self, schema, key, value):
-        size = schema_size(schema, key)
-        kind = {"Length": "string", "Items": "array", "Properties": "object"}[key[3:]]
-        if size is None or (size == 0 and key.startswith("min")):
-            return []
-        if key.startswith("min"):
-            return [{"type": kind, "max" + key[3:]: size - 1}]
-        return [{"type": kind, "min" + key[3:]: size + 1}]
-
-    def _not_string(self, schema, key, value):
-        return [{"type": "string", SCHEMA_BARRED: {key: value}}]
-
-    def _not_multiple(self, schema, key, value):
-        return [{"type": "number", SCHEMA_BARRED: {key: value}}]
-
-    def _not_required(self, schema, key, value):
-        return [{"type": "object", "properties": {name: False}} for name in schema_strings(schema, key)]
-
-    def _not_properties(self, schema, key, value):
-        return [{"type": "object", "required": [name], "properties": {name: {"not": inner}}}
-                for name, inner in schema_dict(schema, key).items() if inner not in (True, {})]
-
-    def _not_additional(self, schema, key, value):
-        name = "extra"
-        while self._checker.property_schemas(dict(schema, additionalProperties=True), name) != [True]:
-            name += "a"
-            if len(name) > 20:
-                return [{SCHEMA_BARRED: schema}]
-        return [{"type": "object", "required": [name], "properties": {name: {"not": value}}}]
-
-    def _not_names(self, schema, key, value):
-        return [{"type": "object", "minProperties": 1, "propertyNames": {"not": value}}]
-
-    def _not_items(self, schema, key, value):
-        if isinstance(value, list):
-            return [{"type": "array", "minItems": at + 1, "prefixItems": [True] * at + [{"not": inner}]}
-                    for at, inner in enumerate(value)]
-        first = len(schema_list(schema, "prefixItems"))
-        return [{"type": "array", "minItems": first + 1, "prefixItems": [True] * first + [{"not": value}]}]
-
-    def _not_contains(self, schema, key, value):
-        return [{"type": "array", "items": {"not": value}}, {"type": "array", SCHEMA_BARRED: schema}]
-
-    def _not_dependent(self, schema, key, value):
-        found = []
-        for trigger, wanted in schema_dict(schema, key).items():
-            if isinstance(wanted, list):
-                found.extend({"type": "object", "required": [trigger], "properties": {name: False}}
-                             for name in wanted if isinstance(name, str))
-            else:
-                found.append({"type": "object", "required": [trigger], "not": wanted})
-        return found
-
-    def _not_all(self, schema, key, value):
-        return [{"not": inner} for inner in schema_list(schema, key)]
-
-    def _not_any(self, schema, key, value):
-        nothing = {"allOf": [{"not": inner} for inner in schema_list(schema, key)]}
-        return [nothing] if key == "anyOf" else [nothing, {SCHEMA_BARRED: {"oneOf": value}}]
-
-    def _not_not(self, schema, key, value):
-        return [value] if is_schema(value) else []
-
-    def _not_if(self, schema, key, value):
-        found = []
-        if is_schema(schema.get("then")):
-            found.append({"allOf": [value, {"not": schema["then"]}]})
-        if is_schema(schema.get("else")):
-            found.append({"allOf": [{"not": value}, {"not": schema["else"]}]})
-        return found
-
-    def _not_reference(self, schema, key, value):
-        try:
-            return [{"not": self._checker.document.resolve(schema, key)[0]}]
-        except LookupError as error:
-            raise UnsatisfiableSchema("", str(error.args[0])) from None
-
-    def _not_pattern_properties(self, schema, key, value):
-        return [{"type": "object", "minProperties": 1, SCHEMA_BARRED: schema}]
-
-    def _not_unevaluated(self, schema, key, value):
-        if key == "unevaluatedItems":
-            return [{"type": "array", "minItems": 1, SCHEMA_BARRED: schema}]
-        return [{"type": "object", "required": ["extra"], SCHEMA_BARRED: schema}]
-
-    def _not_array(self, schema, key, value):
-        return [{"type": "array", "minItems": 2, SCHEMA_BARRED: schema}]
-
-    _METHODS = {
-        "type": _not_type, "const": _not_value, "enum": _not_value, "minimum": _not_bound, "maximum": _not_bound,
-        "exclusiveMinimum": _not_bound, "exclusiveMaximum": _not_bound, "minLength": _not_size,
-        "maxLength": _not_size, "minItems": _not_size, "maxItems": _not_size, "minProperties": _not_size,
-        "maxProperties": _not_size, "pattern": _not_string, "format": _not_string, "multipleOf": _not_multiple,
-        "required": _not_required, "properties": _not_properties, "additionalProperties": _not_additional,
-        "propertyNames": _not_names, "items": _not_items, "prefixItems": _not_items, "contains": _not_contains,
-        "dependentRequired": _not_dependent, "dependentSchemas": _not_dependent, "dependencies": _not_dependent,
-        "allOf": _not_all, "anyOf": _not_any, "oneOf": _not_any, "not": _not_not, SCHEMA_BARRED: _not_not,
-        "if": _not_if, "$ref": _not_reference, "$dynamicRef": _not_reference, "$recursiveRef": _not_reference,
-        "patternProperties": _not_pattern_properties, "uniqueItems": _not_array, "unevaluatedItems": _not_unevaluated,
-        "unevaluatedProperties": _not_unevaluated, "minContains": _not_array, "maxContains": _not_array,
-        "additionalItems": _not_array}

@@ -5,8 +5,8 @@ suggest, the bounds are checked elsewhere. Nothing here is code or means anythin
 """
 import re
 
-from backends.schema_formats import draw_format, pick_from
-from backends.schema_patterns import draw_below
+from backends.schema_formats import draw_format
+from backends.schema_work import draw_below, pick_from
 
 _HINT_CUT = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HINT_EXAMPLE = re.compile(r"(?:e\.g\.|for example|such as)[,:]?\s+['\"`]?"
@@ -74,6 +74,7 @@ _HINT_KINDS = (
                "employee patient guest fullname speaker"),
     ("id", "id identifier ref reference number no"),
 )
+HINT_FIXED_KINDS = ("command", "code")       # never taken from examples or from what the user says
 _HINT_RANKS = {word: (rank, kind) for rank, (kind, words) in reversed(tuple(enumerate(_HINT_KINDS)))
                for word in words.split()}
 
@@ -184,9 +185,11 @@ class ValueHints:
 
     def kind(self, name, schemas):
         """What a string is about: a kind of the table, or None."""
-        kind = _hint_best(hint_words(name))
-        if kind == "code" and len(hint_words(name)) > 1 and _hint_best(hint_words(name)[:-1]) is None:
-            kind = "id"                 # "status code", "promo code"; not "source code"
+        words = hint_words(name)
+        kind = _hint_best(words)
+        if len(words) > 1 and (words[-1] == "id" or (words[-1] == "code" and kind == "code"
+                                                     and _hint_best(words[:-1]) is None)):
+            kind = "id"                 # "user id", "promo code"; not "source code"
         for key in ("title", "description"):
             for schema in schemas:
                 text = schema.get(key)
@@ -194,9 +197,10 @@ class ValueHints:
                     kind = _hint_best(hint_words(text)[:40])
         return kind
 
-    def said_name(self, kind):
-        """What the user named, for the kinds that ask for it; None otherwise."""
-        if not self._names or kind not in ("city", "person", "firstname", "query", "country", "title", "company"):
+    def said_name(self, kind, name):
+        """What the user named, for a property that asks for a place, a name or a query; None otherwise."""
+        asks = kind in ("city", "query") or (kind == "person" and "name" in hint_words(name))
+        if not self._names or not asks:
             return None
         name = self._names[min(self._names_used, len(self._names) - 1)]
         self._names_used += 1

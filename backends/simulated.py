@@ -11,12 +11,13 @@ from heapq import merge
 from math import log
 from random import Random
 
-from api_common import ApiError
+from api_common import ApiError, TakesLong
 from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
 from backends.latency import ClockModel
-from backends.schema_values import UnsatisfiableSchema, generate_value
+from backends.schema_check import UnsatisfiableSchema
+from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
 
 SEEN_HASHES = 65536                 # how many request hashes are counted; the oldest go first
@@ -24,6 +25,8 @@ SEEN_HASHES = 65536                 # how many request hashes are counted; the o
 # Tokens of reasoning that an effort costs before the answer, time and usage alike.
 REASONING_TOKENS = {"none": 0, "minimal": 16, "low": 32, "medium": 64, "high": 128, "xhigh": 256,
                     "max": 512}
+LONG_PLAN_TOKENS = 4000             # a plan of more is made on a worker
+INLINE_SCHEMA_WORK = 2000           # units of about 1 us: a value that takes more is made on a worker
 REFUSAL_TEXT = "I am sorry, but I cannot help with that."
 
 _FINISHES = {reason: Finish(reason) for reason in ("stop", "length", "tool_calls")}
@@ -39,15 +42,7 @@ class DrawSource:
 
     def digest(self, request):
         """16 bytes for this request: new at each repetition, unless it names its own seed."""
-        text = f"{request.model}|{request.max_tokens}|"
-        if request.seed is not None or request.n != 1 or request.ignore_eos or request.min_tokens \
-                or request.stop or request.reasoning_effort:
-            text += f"{request.min_tokens}|{request.ignore_eos}|{request.n}|{request.stop}|" \
-                    f"{request.seed}|{request.reasoning_effort}|"
-        if request.tools or request.output_format is not None:
-            text += f"{request.tools}|{request.tool_choice}|{request.output_format}|"
-        base = blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
-                       digest_size=16).digest()
+        base = self._base(request)
         if request.seed is not None:
             return base
         with self._lock:
@@ -59,6 +54,25 @@ class DrawSource:
         if not count:
             return base
         return blake2b(base + b"%d" % count, digest_size=16).digest()
+
+    def undo(self, request):
+        """Forget that digest() was asked: the request begins again elsewhere."""
+        base = self._base(request)
+        with self._lock:
+            count = self._seen.get(base)
+            if count:
+                self._seen[base] = count - 1
+
+    def _base(self, request):
+        text = f"{request.model}|{request.max_tokens}|"
+        if request.seed is not None or request.n != 1 or request.ignore_eos or request.min_tokens \
+                or request.stop or request.reasoning_effort:
+            text += f"{request.min_tokens}|{request.ignore_eos}|{request.n}|{request.stop}|" \
+                    f"{request.seed}|{request.reasoning_effort}|"
+        if request.tools or request.output_format is not None:
+            text += f"{request.tools}|{request.tool_choice}|{request.output_format}|"
+        return blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
+                       digest_size=16).digest()
 
 
 class SimulatedBackend(Backend):
@@ -96,7 +110,24 @@ class SimulatedBackend(Backend):
         Plain text of one choice is one TextRun; all else is a delta a token, interleaved by time.
         Raises ApiError 400 for a schema that must be met and cannot.
         """
+        if request.breathe is None and self._is_long(request):
+            raise TakesLong()
         digest = self._draws.digest(request)
+        try:
+            return self._whole_plan(request, digest)
+        except TakesLong:
+            self._draws.undo(request)
+            raise
+
+    def _is_long(self, request):
+        """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
+        if request.max_tokens is None or not request.ignore_eos:
+            tokens = max(self._output_tokens, request.min_tokens)
+        else:
+            tokens = request.max_tokens
+        return tokens * (4 * request.n - 3) > LONG_PLAN_TOKENS
+
+    def _whole_plan(self, request, digest):
         if request.n == 1:
             plan, tokens, reasoning = self._plan(request, digest, 0)
         else:
@@ -286,9 +317,12 @@ def _probability(token, share):
 
 
 def _satisfying(schema, digest, request, place):
+    work = SCHEMA_WORK if request.breathe is not None else INLINE_SCHEMA_WORK
     try:
-        return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text)
+        return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text, work)
     except UnsatisfiableSchema as exc:
+        if exc.spent and request.breathe is None:
+            raise TakesLong()
         where = "%s.%s" % (place, exc.path) if exc.path else place
         raise ApiError(400, "Invalid schema for '%s': no value satisfies it: %s." % (where, exc.reason),
                        param=where)

@@ -11,7 +11,8 @@ from collections import deque
 
 LOG_BATCH_S = 0.1                   # how long lines may wait for the writer
 LOG_BODY_CHARS = 4000               # how much of a request's body is logged
-_LOG_RANKS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+# a notice is what a person or a script that started the server waits for: it is always written
+_LOG_RANKS = {"debug": 0, "info": 1, "warning": 2, "error": 3, "notice": 4}
 
 
 class RequestRecord:
@@ -47,6 +48,7 @@ class Log:
         self._wall = wall
         self._waiting = deque()
         self._wake = threading.Event()
+        self._closed = threading.Event()
         self._idle = True               # the writer sleeps until _wake is set
         self._thread = None
         self._lock = threading.Lock()   # guards _thread, and the stream against close()
@@ -74,12 +76,22 @@ class Log:
                         self._thread.start()
 
     def _run(self):
-        while True:
+        while not self._closed.is_set():
             self._wake.wait()
             self._wake.clear()
-            time.sleep(LOG_BATCH_S)     # let a batch gather: one write for all of it
+            self._closed.wait(LOG_BATCH_S)      # let a batch gather: one write for all of it
             self._idle = True           # before the last look, so that no line waits unseen
             self.flush()
+
+    def close(self):
+        """Write what waits and end the writer."""
+        self._closed.set()
+        self._wake.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.flush()
 
     def flush(self):
         """Write all that waits, on the caller's thread."""
@@ -106,7 +118,7 @@ class Log:
             return json.dumps(value) + "\n"
         if record:
             content = self._record_text(content)
-        return "mockturtle: %s%s\n" % ("" if level == "info" else level + ": ", content)
+        return "mockturtle: %s%s\n" % ("" if level in ("info", "notice") else level + ": ", content)
 
     @staticmethod
     def _record_fields(record):

@@ -12,6 +12,9 @@ NODE_OVERHEAD_BYTES = 700           # one node's Python objects, measured: see b
 ITEM_TAIL_AT = ("msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_")
 
 
+LONG_CHAIN_TURNS = 100              # walking more takes some ms: not on the loop
+
+
 class StoreFull(Exception):
     """A node does not fit into the store's bounds even when all else has gone."""
 
@@ -24,13 +27,13 @@ class Node:
     array of this turn's input items as stored. total_tokens int: the context that the next turn
     reads (its parent's, this input, this output; instructions are not among them). prefix_hash
     bytes: of the same context's content. open_calls frozenset of call ids without an output yet.
-    calls int: tool calls made in the context.
+    calls int: tool calls made in the context. depth int: turns of the chain up to this one.
     foreign_ids tuple of item ids that came from the client.
     """
 
     __slots__ = ("id", "parent", "created_s", "body", "output_at", "input", "total_tokens",
                  "prefix_hash", "open_calls", "calls", "foreign_ids", "size_bytes", "children", "tree",
-                 "addressable")
+                 "addressable", "depth")
 
     def __init__(self, id, parent, created_s, body, output_at, input, total_tokens, prefix_hash,
                  open_calls=frozenset(), foreign_ids=(), calls=0):
@@ -46,6 +49,7 @@ class Node:
         self.foreign_ids = foreign_ids
         self.calls = calls
         self.size_bytes = len(body) + len(input) + NODE_OVERHEAD_BYTES
+        self.depth = parent.depth + 1 if parent is not None else 1
         self.children = 0           # kept by the store
         self.tree = None            # kept by the store
         self.addressable = False    # kept by the store: in its index, not a tombstone

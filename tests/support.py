@@ -2,13 +2,12 @@
 
     @every_form
     class ModelsTest(LiveServerTest):
-        settings = {"models": ("a", "b")}
+        settings = {"model": ("a", "b")}
 
         def test_models_are_listed(self):
             self.assertEqual(self.request("GET", "/v1/models").status, 200)
 
-runs three times: on the loop, on the loop with the pacer on its own thread, and on a thread per
-connection. Whatever goes wrong out of sight (an exception in a thread, in a destructor, logged by
+runs twice: on the loop, and on a thread per connection. Whatever goes wrong out of sight (an exception in a thread, in a destructor, logged by
 the server, a socket left open, a thread left running) fails the test in a clean-up.
 """
 import gc
@@ -31,16 +30,15 @@ from settings import Settings
 TIMEOUT_S = 10.0                    # of every socket, join and wait: reaching it is a failure
 
 FORMS = {
-    "Loop": {"transport": "loop", "pacer": "loop"},
-    "PacerThread": {"transport": "loop", "pacer": "thread"},
-    "Threads": {"transport": "threads", "pacer": "loop"},
+    "Loop": {"transport": "loop"},
+    "Threads": {"transport": "threads"},
 }
 
 
 def every_form(cls):
     """Class decorator: a LiveServerTest class for each form of the transport.
 
-    The decorated name is the loop's; NamePacerThread and NameThreads stand beside it in the module.
+    The decorated name is the loop's; NameThreads stands beside it in the module.
     """
     module = sys.modules[cls.__module__]
     made = {}
@@ -466,7 +464,7 @@ class RecordingServer(MockTurtleServer):
         self.errors = []
         MockTurtleServer.__init__(self, *args, **values)
 
-    def log(self, message):
+    def log(self, level, message):
         self.log_lines.append(message)
 
     def log_exception(self):
@@ -520,7 +518,7 @@ class LiveServerTest(QuietTestCase):
     form_settings = FORMS["Loop"]
     settings = {}
     _defaults = {"host": ("127.0.0.1",), "port": 0, "ttft_ms": 0, "itl_ms": 0, "output_tokens": 8,
-                 "heartbeat_s": 0, "drain_s": 5}
+                 "heartbeat_s": 0, "drain_s": 5, "log_level": "warning"}
 
     def setUp(self):
         QuietTestCase.setUp(self)

@@ -22,7 +22,7 @@ def make_request(text="Hello", model="m", **values):
 
 
 def make_backend(ttft_s=0.15, itl_s=0.01, ttft_std_s=0.0, itl_std_s=0.0, **values):
-    return SimulatedBackend(ClockModel(ttft_s, itl_s, ttft_std_s, itl_std_s), **values)
+    return SimulatedBackend(ClockModel(ttft_s, itl_s, ttft_std_s, itl_std_s), ApproxTokenizer(), **values)
 
 
 def answer(backend, request):
@@ -250,7 +250,7 @@ class DrawTest(unittest.TestCase):
         self.assertEqual(draws.digest(make_request("first")), first, "forgotten, so it begins again")
 
     def test_settings_reach_the_backend(self):
-        backend = SimulatedBackend.from_settings(Settings(ttft_ms=50.0, itl_ms=2.0, output_tokens=7))
+        backend = SimulatedBackend.from_settings(Settings(ttft_ms=50.0, itl_ms=2.0, output_tokens=7), ApproxTokenizer())
         _, _, usage, plan = answer(backend, make_request())
         self.assertEqual(usage.completion_tokens, 7)
         self.assertAlmostEqual(plan[-1][0], 0.050 + 6 * 0.002)
@@ -277,9 +277,10 @@ class ContractTest(unittest.TestCase):
         request = make_request()
         self.assertEqual(
             [getattr(request, name) for name in (
-                "max_tokens", "min_tokens", "ignore_eos", "n", "seed", "logprobs", "tool_choice", "output_format",
+                "max_tokens", "min_tokens", "ignore_eos", "n", "seed", "logprobs", "echo", "output_format",
                 "parallel_tools", "reasoning_effort", "sampling", "raw", "endpoint", "breathe")],
             [None, 0, False, 1, None, None, None, None, True, None, None, None, "chat", None])
+        self.assertEqual((request.tool_choice.mode, request.reasoning_items), ("none", "none"))
         self.assertEqual([tuple(getattr(request, name)) for name in ("stop", "tools", "wire_faults",
                                                                      "ignored_fields")], [()] * 4)
 

@@ -17,12 +17,6 @@ CASES_TIMEOUT_S = 240
 
 # Cases of later work, which fail now; one that passes must be taken off the list.
 LATER = {
-    "sse-lifecycle-2": "tool calls of the default backend",
-    "tool-calls-out-1": "tool calls of the default backend",
-    "tool-calls-out-2": "tool calls of the default backend",
-    "chaining-4": "tool calls of the default backend",
-    "chat-stream-3": "legacy completions",
-    "token-accounting-4": "legacy completions",
     "metrics-1": "the metrics page",
 }
 LATER_KINDS = {"upstream": "the gateway kinds need the upstream backend"}

@@ -77,7 +77,7 @@ class HostTest(unittest.TestCase):
     def test_public_names_of_a_mixin_begin_with_its_apis_noun(self):
         for cls in MIXINS:
             for name in own_names(cls):
-                self.assertRegex(name.lstrip("_"), r"\A(chat|responses|models|health)_")
+                self.assertRegex(name.lstrip("_"), r"\A(chat|completions|responses|embeddings|moderations|tokens|models|health)_")
 
     def test_every_route_leads_to_a_method(self):
         for path, methods in ROUTES:
@@ -120,10 +120,13 @@ ROOMS = {
     "runs": {"api_common", "backends", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
     "settings": {"api_common"},
-    "chat_api": {"api_common", "backends", "runs", "state"},
-    "responses_api": {"api_common", "backends", "runs", "state", "responses_assembler", "responses_items"},
-    "responses_assembler": {"api_common", "backends", "runs"}, "responses_items": {"api_common"},
-    "extras_api": {"api_common"},
+    "api_tools": {"api_common", "backends"},
+    "chat_api": {"api_common", "api_tools", "backends", "runs", "state"},
+    "completions_api": {"api_common", "backends", "chat_api", "runs"},
+    "responses_api": {"api_common", "api_tools", "backends", "runs", "state", "responses_assembler",
+                      "responses_items"},
+    "responses_assembler": {"api_common", "backends", "runs"}, "responses_items": {"api_common", "state"},
+    "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
 }
 
 

@@ -34,8 +34,9 @@ def outcome(data, cuts=(), heads=None):
         for end in list(cuts) + [len(data)]:
             request = parser.feed(data[start:end])
             start = end
-            while request is not None:
-                found.append((request.head.path, request.body))
+            while request is not None or parser.has_more:
+                if request is not None:
+                    found.append((request.head.path, request.body))
                 request = parser.feed(b"")
     except ApiError as error:
         return found, error.status

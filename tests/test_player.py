@@ -857,7 +857,7 @@ class PacerThreadTest(QuietTestCase):
         self.errors = []
         self.waker = Waker()
         self.addCleanup(self.waker.close)
-        self.pacer = PacerThread(make_poller, self.make_player, Clock(), self.waker)
+        self.pacer = PacerThread(make_poller, self.make_player, Clock(), self.waker, self.fail)
         self.addCleanup(self.assert_threads_end)
         self.addCleanup(self.pacer.stop)
         self.pacer.start()

@@ -108,7 +108,7 @@ class StopTest(ProcessTest):
 
     def test_sigterm_and_sigint_end_with_0_and_a_summary_line(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            for flags in ((), ("--transport", "threads"), ("--pacer", "thread")):
+            for flags in ((), ("--transport", "threads")):
                 with self.subTest(signal=number, flags=flags):
                     server = self.server("--ttft-ms", "0", "--itl-ms", "0", *flags)
                     client = server.connect()
@@ -133,7 +133,7 @@ class StopTest(ProcessTest):
         self.assertRegex(summary[0], "1 completions, 128 completion tokens; 0 clients left early; of 1[23][0-9] timed")
 
     def test_a_second_signal_does_not_wait_for_running_answers(self):
-        for flags in ((), ("--transport", "threads"), ("--pacer", "thread")):
+        for flags in ((), ("--transport", "threads")):
             with self.subTest(flags=flags):
                 server = self.server("--ttft-ms", "3600000", "--drain-s", "600", *flags)
                 client, idle = server.connect(), server.connect()
@@ -319,8 +319,8 @@ class FileLimitTest(ProcessTest):
 
 class OutputTest(ProcessTest):
 
-    def test_nothing_is_written_on_stdout_and_nothing_per_request(self):
-        server = self.server("--ttft-ms", "0", "--itl-ms", "0")
+    def test_nothing_is_written_on_stdout_and_at_level_warning_nothing_per_request(self):
+        server = self.server("--ttft-ms", "0", "--itl-ms", "0", "--log-level", "warning")
         client = server.connect()
         client.send(request_bytes("GET", "/health") * 50)
         for _ in range(50):

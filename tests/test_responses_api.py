@@ -31,7 +31,7 @@ class Desk(ResponsesApiMixin):
         self.clock = Clock()
         self.ids = Ids()
         self.store = MemoryStore()
-        self.backend = backend or SimulatedBackend.from_settings(self.settings)
+        self.backend = backend or SimulatedBackend.from_settings(self.settings, TOKENIZER)
         self.tokenizer = TOKENIZER
         self.metrics = Metrics()
         self.errors = []

@@ -93,7 +93,7 @@ class CancelTest(unittest.TestCase):
     def test_a_callback_runs_once_at_the_cancel_or_at_once_after_it(self):
         cancel, calls = Cancel(), []
         cancel.on_cancel(lambda: calls.append("before"))
-        self.assertEqual((calls, cancel.is_set(), cancel.has_callbacks()), ([], False, True))
+        self.assertEqual((calls, cancel.is_set()), ([], False))
         cancel.set()
         cancel.set()
         cancel.on_cancel(lambda: calls.append("after"))

@@ -41,7 +41,7 @@ class SettingsTest(unittest.TestCase):
     def test_repeatable_flags_are_collected(self):
         settings = parse("--host", "127.0.0.1", "--host", "::1", "--api-key", "a", "--api-key", "b", "--model", "m",
                          "--cors-origin", "none")
-        self.assertEqual((settings.host, settings.api_key, settings.models, settings.cors_origin),
+        self.assertEqual((settings.host, settings.api_key, settings.model, settings.cors_origin),
                          (("127.0.0.1", "::1"), ("a", "b"), ("m",), ("none",)))
 
     def test_bad_values_are_refused_in_one_line_that_names_the_flag(self):
@@ -62,9 +62,9 @@ class SettingsTest(unittest.TestCase):
                 self.assertIn(argv[0], self.refused(*argv))
 
     def test_every_setting_can_be_given_in_python(self):
-        settings = Settings(port=0, ttft_ms=0, models=("a", "b"))
-        self.assertEqual((settings.port, settings.models), (0, ("a", "b")))
-        self.assertEqual(Settings.models, ("mock-model",))
+        settings = Settings(port=0, ttft_ms=0, model=("a", "b"))
+        self.assertEqual((settings.port, settings.model), (0, ("a", "b")))
+        self.assertEqual(Settings.model, ("mock-model",))
 
     def test_an_unknown_setting_is_refused(self):
         for name in ("prot", "_check", "started_at", "__class__"):
@@ -84,7 +84,7 @@ class SettingsTest(unittest.TestCase):
         for name in vars(Settings):
             if name.startswith("_") or callable(getattr(Settings, name)):
                 continue
-            flag = "--" + {"models": "model"}.get(name, name).replace("_", "-")
+            flag = "--" + name.replace("_", "-")
             if name != "inline_body_bytes":             # measured, not a choice of the user's
                 with self.subTest(setting=name):
                     self.assertIn(flag, text)

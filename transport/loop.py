@@ -11,7 +11,7 @@ from collections import deque
 from api_common import ApiError
 from transport.http1 import CONTINUE_LINE
 from transport.player import Play
-from transport.poller import POLL_READ, POLL_WRITE, Wire
+from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE, Wire
 
 READ_BYTES = 65536
 ACCEPT_AT_ONCE = 128
@@ -73,9 +73,9 @@ class Loop:
         self._listeners = [ListeningWire(sock) for sock in listeners]
         self.connections = {}       # Connection -> None
         self._heads = {}            # cache of parsed heads, for all parsers
-        self._paces = True          # whether this thread calls player.tick()
         self._accept_again_s = _LOOP_FOREVER
         self._told_full = False
+        self._closing = 0           # connections that only linger
         self._stopped = False
         self._drain_s = None        # monotonic end of the drain, once it has begun
 
@@ -107,22 +107,24 @@ class Loop:
             if more or inbox or ready:
                 timeout_s = 0.0
             else:
-                due_s = player.next_due_s() if self._paces else None
+                due_s = player.next_due_s()
                 until = sweep_s if due_s is None or due_s > sweep_s else due_s
+                if self._drain_s is not None and self._drain_s < until:
+                    until = self._drain_s
                 timeout_s = max(0.0, until - now())
             events = self._waker.poll_awake(self._poller, timeout_s, inbox)
             for wire, mask in events:
-                self._event(wire, mask)
-                if self._paces:
-                    # requests must not make frames late: each may take some tens of us
-                    due_s = player.next_due_s()
-                    if due_s is not None and due_s <= now():
-                        player.tick()
+                self._guarded(wire, self._event, wire, mask)
+                # requests must not make frames late: each may take some tens of us
+                due_s = player.next_due_s()
+                if due_s is not None and due_s <= now():
+                    player.tick()
             for _ in range(len(inbox)):
-                inbox.popleft()()
+                self._guarded(None, inbox.popleft())
             for _ in range(len(ready)):
-                self._read(ready.popleft(), b"")
-            more = player.tick() if self._paces else False
+                conn = ready.popleft()
+                self._guarded(conn, self._read, conn, b"")
+            more = player.tick()
             if now() >= sweep_s:
                 sweep_s = now() + 1.0
                 self._sweep(now())
@@ -130,20 +132,27 @@ class Loop:
                 break
         self._close_all()
 
+    def _guarded(self, wire, job, *args):
+        """Run a step of the loop; a fault in it costs the one connection, not the server."""
+        try:
+            job(*args)
+        except Exception:
+            self._server.log_exception()
+            if wire in self.connections and wire.play is None:
+                self._drop(wire)
+
     def _event(self, wire, mask):
         if wire.__class__ is ListeningWire:
             self._accept(wire)
             return
         play = wire.play
         if play is not None:
-            if not self._paces:
-                return              # a stale event: the pacer's thread has it
             if mask & POLL_WRITE and play.rest:
                 self._player.writable(play)
             if mask & ~POLL_WRITE:
-                self._player.readable(play)
+                self._player.readable(play, mask)
         elif wire.busy:
-            self._busy_event(wire)
+            self._busy_event(wire, mask)
         elif mask & ~POLL_WRITE and wire in self.connections:
             self._receive(wire)
 
@@ -166,7 +175,7 @@ class Loop:
             conn.deadline_s = self._now() + settings.idle_timeout_s
             self._poller.watch(conn, POLL_READ)
             self._server.metrics.add("connections")
-            if settings.max_connections and len(self.connections) > settings.max_connections:
+            if 0 < settings.max_connections < len(self.connections) - self._closing:
                 self._refuse(conn, ApiError(503, "Too many connections.", type="server_error",
                                             code="server_overloaded",
                                             headers=[("retry-after", "1")], close=True))
@@ -199,9 +208,9 @@ class Loop:
 
     def _read(self, conn, data):
         """Give bytes to the parser; b"" looks at what was pipelined."""
-        if conn not in self.connections or conn.play is not None or conn.busy:
-            return
         parser = conn.parser
+        if conn not in self.connections or conn.play is not None or conn.busy or parser is None:
+            return
         if conn.unread:
             data, conn.unread = conn.unread + data, b""
         try:
@@ -219,6 +228,8 @@ class Loop:
             except OSError:
                 self._drop(conn)
                 return
+        if parser.has_more:
+            self._ready.append(conn)
         settings = self._settings
         if parser.in_body():
             conn.started = True
@@ -230,24 +241,29 @@ class Loop:
     def _handle(self, conn, request):
         conn.started = False
         handler = self._server.make_handler(conn, request)
-        if handler.wants_worker():
-            conn.busy = True
-            conn.deadline_s = _LOOP_FOREVER
-
-            def job():
-                handler.answer_request()
-                self.post(lambda: self._deliver_late(conn, handler))
-            self._workers.submit(job)
-        else:
+        if not handler.wants_worker():
             handler.answer_request()
-            self._deliver(conn, handler)
+            if not handler.moved:
+                self._deliver(conn, handler)
+                return
+        conn.busy = True
+        conn.deadline_s = _LOOP_FOREVER
+
+        def job():
+            handler.answer_request()
+            self.post(lambda: self._deliver_late(conn, handler))
+        self._workers.submit(job)
 
     def _refuse(self, conn, error):
         """Answer a request that could not be read, and end the connection."""
         self._deliver(conn, self._server.make_refusal(conn, error))
 
-    def _busy_event(self, conn):
+    def _busy_event(self, conn, mask):
         """A client's word while a worker has its request: it left, or it pipelines."""
+        if mask & POLL_ENDED:
+            conn.left = True
+            self._poller.forget(conn)
+            return
         try:
             data = conn.peek()
         except BlockingIOError:
@@ -293,12 +309,9 @@ class Loop:
         conn.play = play
         conn.deadline_s = _LOOP_FOREVER
         play.on_end = self._play_ended
-        self._start_play(play)
+        self._player.start(play)
         if handler.job is not None:
             self._workers.submit_blocking(handler.job)
-
-    def _start_play(self, play):
-        self._player.start(play)
 
     def _play_ended(self, play, whole):
         conn = play.wire
@@ -322,6 +335,7 @@ class Loop:
         """End our side, then read what the client still sends: closing with unread bytes would
         reset the connection, and the reset may overtake our answer."""
         conn.lingering = 0
+        self._closing += 1
         conn.parser = None
         conn.deadline_s = self._now() + LINGER_S
         try:
@@ -331,12 +345,12 @@ class Loop:
 
     def _drop(self, conn):
         if self.connections.pop(conn, 0) is None:
+            self._closing -= conn.lingering >= 0
             self._poller.forget(conn)
             conn.close()
 
     def _sweep(self, now):
-        if self._paces:
-            self._player.sweep(now)
+        self._player.sweep(now)
         self._server.sweep_store()
         if now >= self._accept_again_s and self._drain_s is None:
             self._accept_again_s = _LOOP_FOREVER
@@ -355,51 +369,20 @@ class Loop:
             self._drain_s = min(self._drain_s, self._now() + seconds)
             return
         self._drain_s = self._now() + seconds
+        self._accept_again_s = _LOOP_FOREVER
         for listener in self._listeners:
             self._poller.forget(listener)
+            listener.sock.close()           # else new clients would wait in the backlog for nothing
         for conn in list(self.connections):
             if conn.play is None and not conn.busy and conn.lingering < 0:
                 self._drop(conn)
 
     def _drained(self, now):
         return now >= self._drain_s or not any(
-            conn.play is not None or conn.busy or conn.lingering >= 0 for conn in self.connections)
+            conn.play is not None or conn.busy for conn in self.connections)
 
     def _close_all(self):
         for conn in list(self.connections):
             if conn.play is not None:
                 self._player.gone(conn.play)
-            self._drop(conn)
-
-
-class PacedApartLoop(Loop):
-    """The loop with the pacer on a thread of its own: connections change hands for every play."""
-
-    def __init__(self, server, listeners, poller, pacer, waker, workers):
-        Loop.__init__(self, server, listeners, poller, pacer.player, waker, workers)
-        self._pacer = pacer
-        self._paces = False
-
-    def _start_play(self, play):
-        conn = play.wire
-        self._poller.forget(conn)
-        play.on_end = self._play_ended_apart
-
-        def begin():
-            self._pacer.watch(conn)
-            self._player.start(play)
-        self._pacer.post(begin)
-
-    def _play_ended_apart(self, play, whole):
-        """On the pacer's thread."""
-        self._pacer.unwatch(play.wire)
-
-        def back():
-            self._poller.watch(play.wire, POLL_READ)
-            self._play_ended(play, whole)
-        self.post(back)
-
-    def _close_all(self):
-        self._pacer.stop()          # from here on this thread is the only owner
-        for conn in list(self.connections):
             self._drop(conn)

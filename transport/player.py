@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from api_common import SSE_HEARTBEAT
 from observe.metrics import LATENESS_SLOTS, LATENESS_STEP_S
-from transport.poller import POLL_READ, POLL_WRITE
+from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE
 
 JOIN_BYTES = 65536                  # frames due together are sent together up to this
 TICK_S = 0.001                      # one bucket; a frame is up to a tick late by it
@@ -103,8 +103,9 @@ class PushedSteps:
 
     def __next__(self):
         queue = self._queue
-        self.waiting = False
-        if queue:
+        self.waiting = not queue
+        if queue:                   # looked at again: a push may have come before `waiting` was set
+            self.waiting = False
             if self.head is not None:
                 head, self.head = self.head, None
                 return 0.0, head
@@ -116,11 +117,11 @@ class PushedSteps:
         if self.closed:
             if queue:                   # pushed between the two looks
                 return self.__next__()
+            self.waiting = False
             failure, self.failure = self.failure, None
             if failure is None:
                 raise StopIteration
             return self._last_s, failure
-        self.waiting = True
         if self.head is not None:
             return self._grace_s, Step(self._idle)
         if not self._heartbeat_s:
@@ -289,9 +290,13 @@ class Player:
         else:
             self._resume(play, now)
 
-    def readable(self, play):
+    def readable(self, play, mask=POLL_READ):
         """Something came, or the end, from a client whose answer is not over."""
         if play.over:
+            return
+        if play.read_off:
+            if mask & POLL_ENDED:
+                self.gone(play)
             return
         try:
             data = play.wire.peek()
@@ -474,8 +479,10 @@ class Player:
 class PacerThread:
     """A player with a thread and a poller of its own: for the thread-per-connection form."""
 
-    def __init__(self, make_poller, make_player, clock, waker):
-        """make_player(poller, wake) -> Player. waker: transport.poller.Waker."""
+    def __init__(self, make_poller, make_player, clock, waker, on_error):
+        """make_player(poller, wake) -> Player. waker: transport.poller.Waker. on_error(): called inside
+        the except block of a job that failed."""
+        self._on_error = on_error
         self._poller = make_poller()
         self._waker = waker
         self._clock = clock
@@ -501,13 +508,17 @@ class PacerThread:
         self._poller.forget(wire)
 
     def stop(self):
-        """Wait for the thread's end; plays that are not over stay as they are."""
+        """Wait for the thread's end; then this thread is the player's, and ends what is not over."""
         if self._stopped:
             return
         self._stopped = True
         self._waker.wake()
         if self._thread.ident is not None:
             self._thread.join()
+        while self._inbox:
+            self._inbox.popleft()()
+        for play in list(self.player.plays.values()):
+            self.player.gone(play)
         self._poller.close()
 
     def _run(self):
@@ -526,9 +537,12 @@ class PacerThread:
                 if mask & POLL_WRITE and play.rest:
                     player.writable(play)
                 if mask & ~POLL_WRITE:
-                    player.readable(play)
+                    player.readable(play, mask)
             while inbox:
-                inbox.popleft()()
+                try:
+                    inbox.popleft()()
+                except Exception:
+                    self._on_error()
             more = player.tick()
             if now() >= sweep_s:
                 sweep_s = now() + 1.0

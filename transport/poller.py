@@ -9,6 +9,9 @@ import socket
 
 POLL_READ = 1
 POLL_WRITE = 4
+# The other side has closed or reset, also while reading is not watched (EPOLLERR, HUP, RDHUP). Where
+# there is no epoll these bits never come, and an end is seen when reading is watched again.
+POLL_ENDED = 0x8 | 0x10 | 0x2000
 
 # Waits shorter than this go through select() on epoll's own descriptor, whose timeout is in
 # microseconds; epoll's is in milliseconds and rounded up, which made every second tick late.
@@ -71,7 +74,7 @@ class EpollPoller:
                 return              # closed already: the kernel has forgotten it by itself
 
     def poll(self, timeout_s):
-        """[(wire, mask)]; a mask with other bits than POLL_WRITE means: read and see."""
+        """[(wire, mask)]; a mask with other bits than POLL_WRITE and POLL_ENDED means: read and see."""
         if 0.0 < timeout_s < FINE_WAIT_S and self._fine:
             select.select((self._number,), (), (), timeout_s)
             timeout_s = 0
@@ -161,9 +164,8 @@ class Waker:
             self._asleep = False
             try:
                 self._far.send(b"w")
-            except BlockingIOError:
-                pass                # full of wake-ups already
-        return None
+            except OSError:
+                pass                # full of wake-ups already; or closed, and nobody sleeps there
 
     def close(self):
         self._near.close()

@@ -38,6 +38,7 @@ class ConnectionThreads:
         self._lock = threading.Lock()       # guards connections
         self.connections = {}
         self._draining = False
+        self._drain_end_s = float("inf")
 
     def serve(self, sock, address):
         """One connection, from its first byte to its end."""
@@ -62,10 +63,14 @@ class ConnectionThreads:
                         return
                     handler = self._server.make_handler(conn, request)
                     handler.answer_request()
+                    if handler.moved:
+                        handler.answer_request()    # this thread is its worker
                 self._deliver(conn, handler)
             self._linger(conn)
         except OSError:
             return                          # the client has gone: a normal end
+        except Exception:
+            self._server.log_exception()    # a fault costs the one connection
         finally:
             with self._lock:
                 self.connections.pop(conn, None)
@@ -78,6 +83,9 @@ class ConnectionThreads:
         request = parser.feed(data)
         started_s = None
         while request is None:
+            if parser.has_more:
+                request = parser.feed(b"")
+                continue
             if parser.wants_continue:
                 parser.wants_continue = False
                 self._send(conn, CONTINUE_LINE)
@@ -155,22 +163,29 @@ class ConnectionThreads:
                 return
             seen += len(data)
 
-    def drain(self, seconds):
-        """Close idle connections, wait for running answers, then close those too."""
+    def limit_drain(self, seconds):
+        """Running answers may go on for so long from now; a later, shorter word wins. Any thread."""
+        self._drain_end_s = min(self._drain_end_s, time.monotonic() + seconds)
+
+    def drain(self):
+        """Close idle connections, wait for running answers, then end those too."""
         self._draining = True
-        end_s = time.monotonic() + seconds
-        while True:
-            with self._lock:
-                running = [conn for conn in self.connections if conn.busy]
-                for conn in self.connections:
-                    if not conn.busy:
-                        self._shut(conn)
-            if not running or time.monotonic() >= end_s:
-                break
+        while self._shut_idle() and time.monotonic() < self._drain_end_s:
             time.sleep(0.02)
         with self._lock:
             for conn in self.connections:
                 self._shut(conn)
+        gone_s = time.monotonic() + 2.0         # their threads end when the pacer has seen it
+        while self.connections and time.monotonic() < gone_s:
+            time.sleep(0.01)
+
+    def _shut_idle(self):
+        """End the connections that have no request; whether others run."""
+        with self._lock:
+            for conn in self.connections:
+                if not conn.busy:
+                    self._shut(conn)
+            return any(conn.busy for conn in self.connections)
 
     def _shut(self, conn):
         try:

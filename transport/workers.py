@@ -21,7 +21,7 @@ class Workers:
         self._changed = threading.Condition(self._lock)
         self._quick = deque()
         self._blocking = deque()
-        self._quick_started = False
+        self._quick_thread = None
         self._blocking_threads = 0
         self._blocking_idle = 0
         self._stopped = False
@@ -30,9 +30,9 @@ class Workers:
         """Run a short job on the quick thread."""
         with self._lock:
             self._quick.append(job)
-            if not self._quick_started:
-                self._quick_started = True
-                threading.Thread(target=self._run_quick, name="worker", daemon=True).start()
+            if self._quick_thread is None:
+                self._quick_thread = threading.Thread(target=self._run_quick, name="worker", daemon=True)
+                self._quick_thread.start()
             self._changed.notify_all()
 
     def submit_blocking(self, job):
@@ -47,12 +47,15 @@ class Workers:
             self._changed.notify_all()
 
     def stop(self):
-        """Let the threads end after their job; waiting jobs are dropped."""
+        """Finish the quick jobs, of which a cancelled generation's word may be one; waiting blocking
+        jobs are dropped. Waits a little for the quick thread."""
         with self._lock:
             self._stopped = True
-            self._quick.clear()
             self._blocking.clear()
             self._changed.notify_all()
+            thread = self._quick_thread
+        if thread is not None:
+            thread.join(2.0)
 
     def _run_quick(self):
         while True:
