@@ -325,7 +325,6 @@ FAULTS = [
 
 # Rows of api-reference 2.2 and 4.2 about tools and output formats.
 TOOL_FAULTS = [
-    ({"messages": user("x") + [CALL_MESSAGE] + user("y")}, None, None),
     ({"tool_choice": "required"}, "tool_choice", None),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", None),
     ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice", None),
@@ -383,6 +382,18 @@ class ChatValidationTest(unittest.TestCase):
         for change, param, code in TOOL_FAULTS:
             with self.subTest(change=str(change)[:100]):
                 self.assert_refused(change, param, code)
+
+    def test_strict_mode_has_the_services_own_rules(self):
+        for change, param, code in (
+                ({"vendor": 1}, "vendor", "unknown_parameter"), ({"min_tokens": 1}, "min_tokens", "unknown_parameter"),
+                ({"tools": [{"type": "never_heard_of"}]}, "tools[0].type", "invalid_value"),
+                ({"messages": user("x") + [CALL_MESSAGE] + user("y")}, "messages.[2].role", None)):
+            with self.subTest(change=str(change)[:100]):
+                parse_chat_request(changed(change), TOKENIZER)  # the lenient default takes it
+                with self.assertRaises(ApiError) as caught:
+                    parse_chat_request(changed(change), TOKENIZER, strict=True)
+                error = caught.exception
+                self.assertEqual((error.status, error.param, error.code), (400, param, code))
 
     def test_good_requests_pass(self):
         for change in GOOD:
