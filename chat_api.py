@@ -282,16 +282,22 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
         given["logprobs"] = body.get("top_logprobs") or 0
     if body.get("stop"):
         given["stop"] = read_stop(body["stop"])
+    if least:
+        given["min_tokens"] = least
+    for name in ("ignore_eos", "n", "reasoning_effort"):
+        if body.get(name):
+            given[name] = body[name]
+    if body.get("seed") is not None:
+        given["seed"] = body["seed"]
+    if body.get("parallel_tool_calls") is False:
+        given["parallel_tools"] = False
     history = read_messages(messages, tokenizer, breathe)
     if given.get("output_format") is not None:
         check_json_word(given["output_format"], [content_text(message.get("content"))
                                                  for message in messages], "messages")
     return GenerationRequest(
-        model, history, max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
-        n=body.get("n") or 1, seed=body.get("seed"),
-        parallel_tools=body.get("parallel_tool_calls") is not False,
-        reasoning_effort=body.get("reasoning_effort"), ignored_fields=_ignored_fields(body, unknown), raw=body,
-        endpoint="chat", breathe=breathe, **given)
+        model, history, max_tokens=limit, ignored_fields=_ignored_fields(body, unknown), raw=body,
+        breathe=breathe, **given)
 
 
 def _read_chat_tools(body):
@@ -405,7 +411,7 @@ class ChatAssembler(ChunkAssembler):
         self._common = b'"id":"chatcmpl-%s","created":%d,"model":%s,"service_tier":%s,"system_fingerprint":"%s"' % (
             tail.encode("ascii"), created, dump_string(model), dump_string(service_tier),
             SYSTEM_FINGERPRINT)
-        self._prefix = b'data: {%s,"object":"chat.completion.chunk","choices":[' % self._common
+        self._prefix = None         # of every chunk, made with the first
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
     def start(self):
@@ -454,17 +460,22 @@ class ChatAssembler(ChunkAssembler):
         return self._chunk(index, b'{"role":"assistant","content":%s,"refusal":null}' % content)
 
     def _run_parts(self, choice):
-        return (b'%s{"index":%d,"delta":{"content":"' % (self._prefix, choice),
+        return (b'%s{"index":%d,"delta":{"content":"' % (self._chunk_prefix(), choice),
                 b'"},"logprobs":null,"finish_reason":null}]%s' % self._suffix)
 
     def _opening(self, choice):
         return b"" if self._choices[choice].opened else self._open(choice)
 
+    def _chunk_prefix(self):
+        if self._prefix is None:
+            self._prefix = b'data: {%s,"object":"chat.completion.chunk","choices":[' % self._common
+        return self._prefix
+
     def _chunk(self, index, delta, finish=b"null", logprobs=b"null"):
         if self.quiet:
             return b""
         return self._frame(b'%s{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s}]%s' % (
-            self._prefix, index, delta, logprobs, finish, self._suffix))
+            self._chunk_prefix(), index, delta, logprobs, finish, self._suffix))
 
     def _delta(self, index, fields, logprobs=None, none_yet=False):
         opening = b"" if self._choices[index].opened else self._open(index, none_yet)
@@ -525,7 +536,7 @@ class ChatAssembler(ChunkAssembler):
     def end(self):
         usage = b""
         if self._include_usage:
-            usage = self._frame(b'%s],"usage":%s}\n\n' % (self._prefix, chat_usage(self.usage)))
+            usage = self._frame(b'%s],"usage":%s}\n\n' % (self._chunk_prefix(), chat_usage(self.usage)))
         return usage + self._frame(SSE_DONE)
 
     def fail(self, error):

@@ -278,12 +278,16 @@ class ResponsesApiMixin(Host):
         if not _RESPONSE_USED.issuperset(body):
             ignored += tuple(key for key, value in body.items() if value is not None
                              and key in _RESPONSE_CHECKS and key not in _RESPONSE_USED)
+        if least:
+            given["min_tokens"] = least
+        if body.get("ignore_eos"):
+            given["ignore_eos"] = True
+        if body.get("parallel_tool_calls") is False:
+            given["parallel_tools"] = False
         request = GenerationRequest(
             model, History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
                            read.after_output),
-            max_tokens=limit, min_tokens=least, ignore_eos=bool(body.get("ignore_eos")),
-            parallel_tools=body.get("parallel_tool_calls") is not False,
-            ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
+            max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
         turn.parent, turn.store = parent, self.store
         turn.tail = tail = self.ids.tail()
         turn.id = "resp_" + tail

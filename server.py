@@ -24,7 +24,7 @@ try:
     from completions_api import CompletionsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
-    from observe.log import Log, RequestRecord
+    from observe.log import Log
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
@@ -120,7 +120,8 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         self.keep_alive = head.keep_alive
         self.received_s = self.clock.monotonic()
         self.answer = b""
-        self.play = self.job = self.completion = self.error = None
+        self.play = self.job = self.completion = None
+        self.fault = None           # the message of the error that was answered
         self.status = 200
         self.moved = False          # it took too long here: answer_request() is to be called on a worker
 
@@ -154,7 +155,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         except Exception:
             self.log_exception()
             self.send_api_error(server_error())
-        self.metrics.add("requests")
+        self.metrics.count_request()
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
 
@@ -241,7 +242,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
             self.keep_alive = False
         self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
-        self.error = error
+        self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
 
     def send_completion(self, completion, streamed, headers=()):
@@ -351,6 +352,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
+            "log_exception": staticmethod(self.log_exception),
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
         self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         self.listeners = bind_listeners(settings, self.request_queue_size)
@@ -414,22 +416,19 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
+        handler.play = None         # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
-        completion, model, tokens, ttft_s = handler.completion, None, None, None
+        completion, model, usage, ttft_s = handler.completion, None, None, None
         if completion is not None:
             model, usage = completion.request.model, completion.assembler.usage
-            if usage is not None:
-                tokens = usage[:2]
             if completion.first_token_s is not None:
                 ttft_s = completion.first_token_s - handler.received_s
-        ended = "client left" if not whole else "completed" if handler.error is None \
-            else handler.error.message
-        log.request(RequestRecord(
-            handler.command, handler.path, handler.status, model, tokens, ttft_s,
-            self.clock.monotonic() - handler.received_s, ended,
-            handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None))
+        log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
+                    self.clock.monotonic() - handler.received_s,
+                    "client left" if not whole else handler.fault or "completed",
+                    handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
 
     def sweep_store(self):
         if not self.store.blocking:

@@ -126,6 +126,9 @@ class History:
         return self._messages()
 
 
+_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
+
+
 class GenerationRequest:
     """One request in words that fit every API. All fields have a neutral default.
 
@@ -153,6 +156,10 @@ class GenerationRequest:
         self.model = model
         self.history = history
         self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
+
+    def is_plain(self):
+        """Whether it asks for text within a limit and nothing else: no field but these was given."""
+        return _PLAIN_FIELDS.issuperset(self.__dict__)
 
 
 class Cancel:

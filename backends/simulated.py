@@ -40,9 +40,12 @@ class DrawSource:
         self._seen = OrderedDict()
         self._lock = threading.Lock()   # guards _seen
 
-    def digest(self, request):
-        """16 bytes for this request: new at each repetition, unless it names its own seed."""
-        base = self._base(request)
+    def digest(self, request, plain=False):
+        """16 bytes for this request: new at each repetition, unless it names its own seed.
+
+        plain: request.is_plain(), so that nothing else need be looked at.
+        """
+        base = self._base(request, plain)
         if request.seed is not None:
             return base
         with self._lock:
@@ -63,8 +66,11 @@ class DrawSource:
             if count:
                 self._seen[base] = count - 1
 
-    def _base(self, request):
+    def _base(self, request, plain=False):
         text = f"{request.model}|{request.max_tokens}|"
+        if plain:
+            return blake2b(self._key + text.encode("utf-8", "surrogatepass") + request.history.prefix_hash,
+                           digest_size=16).digest()
         if request.seed is not None or request.n != 1 or request.ignore_eos or request.min_tokens \
                 or request.stop or request.reasoning_effort:
             text += f"{request.min_tokens}|{request.ignore_eos}|{request.n}|{request.stop}|" \
@@ -110,9 +116,15 @@ class SimulatedBackend(Backend):
         Plain text of one choice is one TextRun; all else is a delta a token, interleaved by time.
         Raises ApiError 400 for a schema that must be met and cannot.
         """
+        plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
-        digest = self._draws.digest(request)
+        digest = self._draws.digest(request, plain)
+        if plain:
+            run, reason = self._text_run(request, digest, 0)
+            count = len(run.pieces)
+            end = run.dues[count - 1]
+            return [(run.dues[0], run), (end, _FINISHES[reason]), (end, Usage(request.history.tokens, count))]
         try:
             return self._whole_plan(request, digest)
         except TakesLong:
@@ -121,7 +133,7 @@ class SimulatedBackend(Backend):
 
     def _is_long(self, request):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
-        if request.max_tokens is None or not request.ignore_eos:
+        if not request.ignore_eos or request.max_tokens is None:
             tokens = max(self._output_tokens, request.min_tokens)
         else:
             tokens = request.max_tokens

@@ -4,6 +4,7 @@ Written by the loop, the pacer and workers, read by the shutdown summary and the
 """
 import threading
 from bisect import bisect_left
+from itertools import count
 
 # Upper bounds of the lateness buckets in ms: fine where a frame should be, coarse above.
 LATENESS_BOUNDS_MS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
@@ -29,8 +30,8 @@ class Lateness:
         want, seen = share * sum(slots), 0
         if not want:
             return 0.0
-        for slot, count in enumerate(slots):
-            seen += count
+        for slot, frames in enumerate(slots):
+            seen += frames
             if seen >= want:
                 return slot * LATENESS_STEP_S * 1000
         return LATENESS_SLOTS * LATENESS_STEP_S * 1000
@@ -41,9 +42,9 @@ class Lateness:
     def buckets(self):
         """[(upper bound in ms, count)] by LATENESS_BOUNDS_MS, the last bound None."""
         totals = [0] * (len(LATENESS_BOUNDS_MS) + 1)
-        for slot, count in enumerate(list(self.slots)):
-            if count:
-                totals[bisect_left(LATENESS_BOUNDS_MS, slot * LATENESS_STEP_S * 1000)] += count
+        for slot, frames in enumerate(list(self.slots)):
+            if frames:
+                totals[bisect_left(LATENESS_BOUNDS_MS, slot * LATENESS_STEP_S * 1000)] += frames
         return list(zip(LATENESS_BOUNDS_MS + (None,), totals))
 
 
@@ -54,6 +55,9 @@ class Metrics:
         self._lock = threading.Lock()       # guards _counts: += on a shared dict loses counts
         self._counts = {}
         self.lateness = Lateness()
+        self._requests = count()
+        # one step of a C iterator is atomic, so this counter needs no lock: 0.03 us for 0.25
+        self.count_request = self._requests.__next__
 
     def add(self, name, amount=1):
         with self._lock:
@@ -67,9 +71,10 @@ class Metrics:
             counts["completion_tokens"] = counts.get("completion_tokens", 0) + tokens
 
     def get(self, name):
-        with self._lock:
-            return self._counts.get(name, 0)
+        return self.snapshot().get(name, 0)
 
     def snapshot(self):
         with self._lock:
-            return dict(self._counts)
+            counts = dict(self._counts)
+        counts["requests"] = self._requests.__reduce__()[1][0]     # how it stands, without a step
+        return counts

@@ -15,6 +15,7 @@ from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE, Wire
 
 READ_BYTES = 65536
 ACCEPT_AT_ONCE = 128
+ANSWERS_AT_ONCE = 16                # made before they are sent, see _send_answers: under 1 ms
 LINGER_S = 2.0                      # how long a closing connection is read, so that its last
 LINGER_BYTES = 4 << 20              # answer is not lost to a reset; and how much of it
 _LOOP_FOREVER = float("inf")
@@ -69,6 +70,7 @@ class Loop:
         self._waker = waker
         self._workers = workers
         self._inbox = deque()
+        self._outbox = []           # (connection, handler) whose answers are made but not sent
         self._ready = deque()       # connections with a pipelined request to look at
         self._listeners = [ListeningWire(sock) for sock in listeners]
         self.connections = {}       # Connection -> None
@@ -114,16 +116,29 @@ class Loop:
                 timeout_s = max(0.0, until - now())
             events = self._waker.poll_awake(self._poller, timeout_s, inbox)
             for wire, mask in events:
-                self._guarded(wire, self._event, wire, mask)
+                try:
+                    self._event(wire, mask)
+                except Exception:
+                    self._fault(wire)
                 # requests must not make frames late: each may take some tens of us
                 due_s = player.next_due_s()
                 if due_s is not None and due_s <= now():
                     player.tick()
+            if self._outbox:
+                self._send_answers()
             for _ in range(len(inbox)):
-                self._guarded(None, inbox.popleft())
+                try:
+                    inbox.popleft()()
+                except Exception:
+                    self._fault(None)
             for _ in range(len(ready)):
                 conn = ready.popleft()
-                self._guarded(conn, self._read, conn, b"")
+                try:
+                    self._read(conn, b"")
+                except Exception:
+                    self._fault(conn)
+            if self._outbox:
+                self._send_answers()
             more = player.tick()
             if now() >= sweep_s:
                 sweep_s = now() + 1.0
@@ -132,14 +147,11 @@ class Loop:
                 break
         self._close_all()
 
-    def _guarded(self, wire, job, *args):
-        """Run a step of the loop; a fault in it costs the one connection, not the server."""
-        try:
-            job(*args)
-        except Exception:
-            self._server.log_exception()
-            if wire in self.connections and wire.play is None:
-                self._drop(wire)
+    def _fault(self, wire):
+        """Inside an except block: a fault in a step of the loop costs the one connection, not the server."""
+        self._server.log_exception()
+        if wire in self.connections and wire.play is None:
+            self._drop(wire)
 
     def _event(self, wire, mask):
         if wire.__class__ is ListeningWire:
@@ -289,8 +301,25 @@ class Loop:
     def _deliver(self, conn, handler):
         """Send a handler's answer: bytes now, or a play that the player takes over."""
         conn.keep = handler.keep_alive
-        play = handler.play
-        if play is None:
+        if handler.play is None:
+            conn.busy = True            # until it is sent
+            self._outbox.append((conn, handler))
+            if len(self._outbox) >= ANSWERS_AT_ONCE:
+                self._send_answers()
+        else:
+            self._start(conn, handler, handler.play)
+
+    def _send_answers(self):
+        """Send the answers that were made since the last look at the sockets, in one go.
+
+        A send that wakes a sleeping client costs some 10 us more than one to a client that is awake:
+        behind each other most are of the second kind.
+        """
+        outbox, self._outbox = self._outbox, []
+        for conn, handler in outbox:
+            conn.busy = False
+            if conn not in self.connections:
+                continue
             data = handler.answer
             try:
                 sent = conn.send(data)
@@ -298,14 +327,17 @@ class Loop:
                 sent = 0
             except OSError:
                 self._drop(conn)
-                return
+                continue
             if sent == len(data):
                 self._server.request_ended(handler, True)
                 self._answered(conn)
-                return
+                continue
             play = Play(conn, self._now(), iter(()), timed=False)
             play.frame = data[sent:]
             play.owner = handler
+            self._start(conn, handler, play)
+
+    def _start(self, conn, handler, play):
         conn.play = play
         conn.deadline_s = _LOOP_FOREVER
         play.on_end = self._play_ended
@@ -316,7 +348,8 @@ class Loop:
     def _play_ended(self, play, whole):
         conn = play.wire
         conn.play = None
-        self._server.request_ended(play.owner, whole)
+        owner, play.owner = play.owner, None
+        self._server.request_ended(owner, whole)
         if whole:
             self._answered(conn)
         else:
@@ -356,7 +389,7 @@ class Loop:
             self._accept_again_s = _LOOP_FOREVER
             for listener in self._listeners:
                 self._poller.watch(listener, POLL_READ)
-        for conn in [conn for conn in self.connections if conn.deadline_s < now]:
+        for conn in [conn for conn in self.connections if conn.deadline_s < now and not conn.busy]:
             if conn.lingering >= 0 or not conn.started:
                 self._drop(conn)
             else:
