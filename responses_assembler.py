@@ -9,8 +9,10 @@ from backends.contract import (Finish, ItemEnd, ItemStart, ItemUpdate, Reasoning
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler
 
-# `,"sequence_number":N}` and the frame's end, ready for the first numbers; a later one is formatted
-_SEQUENCE_ENDS = [b"%d}\n\n\r\n" % number for number in range(1024)]
+# What follows `"sequence_number":`, with the frame's end and without and with its chunk's, ready for
+# the first numbers; a later one is formatted.
+_SEQUENCE_BARE = [b"%d}\n\n" % number for number in range(1024)]
+_SEQUENCE_ENDS = [end + b"\r\n" for end in _SEQUENCE_BARE]
 
 _ITEM_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                   "custom_tool_call": "ctc_", "web_search_call": "ws_", "file_search_call": "fs_",
@@ -441,9 +443,15 @@ class ResponseAssembler(Assembler):
         first = self._sequence
         self._sequence = first + len(run.escapes)
         message.escapes += run.escapes
-        return opening + self._frame(b"".join([
-            b"%b%b%b%d}\n\n" % (prefix, escape, middle, number)
-            for number, escape in enumerate(run.escapes, first)]))
+        count = len(run.escapes)
+        ends = _SEQUENCE_BARE[first:first + count]
+        ends += [b"%d}\n\n" % number for number in range(first + len(ends), first + count)]
+        # four parts a frame laid into one list for one join: 0.1 us a token, a format each cost 0.4
+        parts = [prefix] * (4 * count)
+        parts[1::4] = run.escapes
+        parts[2::4] = [middle] * count
+        parts[3::4] = ends
+        return opening + self._frame(b"".join(parts))
 
     def absorb(self, run):
         if run.escapes:
