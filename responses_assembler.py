@@ -3,6 +3,8 @@
 Sequence numbers, output indexes, item ids and usage are born here and nowhere else. A message is
 closed when anything else begins and later text opens a new one; calls stay open until the end.
 """
+from itertools import chain, repeat
+
 from api_common import (SIZE_LINES, SSE_DONE, chunked_bytes, dump_json, escape_json,
                         item_id, unframed_bytes)
 from backends.contract import (Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta, RefusalDelta,
@@ -23,8 +25,11 @@ _RESPONSE_ERROR_CODES = frozenset(("server_error", "rate_limit_exceeded", "inval
                                    "data_residency_mismatch", "bio_policy", "vector_store_timeout"))
 
 
-def _sequence_end(number):
-    return _SEQUENCE_ENDS[number] if number < 1024 else b"%d}\n\n\r\n" % number
+def _sequence_ends(first, count, ready, template):
+    """The ends of `count` frames from sequence number `first` on."""
+    ends = ready[first:first + count]
+    ends += [template % number for number in range(first + len(ends), first + count)]
+    return ends
 
 
 class _OpenMessage:
@@ -402,33 +407,24 @@ class ResponseAssembler(Assembler):
 
     def frames(self, run):
         if not run.escapes:
-            return
+            return iter(())
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
+        first, escapes = self._sequence, run.escapes
+        self._sequence = first + len(escapes)
+        message.escapes += escapes
         size = len(prefix) + len(middle) - 2        # the end's own CR LF is not in the chunk
-        escapes = run.escapes
-        join = b"".join
-        if self._chunked and size + max(map(len, escapes), default=0) + 16 < len(SIZE_LINES):
-            # The hot path: one join of five ready parts; measured 0.21 us a token, where a dict
-            # and json.dumps cost 2.7.
-            lines, ends = SIZE_LINES, _SEQUENCE_ENDS
-            for escape in escapes:
-                number = self._sequence
-                self._sequence = number + 1
-                end = ends[number] if number < 1024 else _sequence_end(number)
-                frame = join((lines[size + len(escape) + len(end)], prefix, escape, middle, end))
-                if opening:
-                    frame, opening = opening + frame, b""
-                message.escapes.append(escape)
-                yield frame
+        if self._chunked and size + max(map(len, escapes)) + 16 < len(SIZE_LINES):
+            # The hot path: joins of five ready parts, and no Python between two frames. A dict and
+            # json.dumps cost 2.7 us a token, a generator 0.21, this 0.12 and fewer cache lines.
+            ends = _sequence_ends(first, len(escapes), _SEQUENCE_ENDS, b"%d}\n\n\r\n")
+            lines = [SIZE_LINES[size + len(escape) + len(end)] for escape, end in zip(escapes, ends)]
+            frames = map(b"".join, zip(lines, repeat(prefix), escapes, repeat(middle), ends))
         else:
-            for escape in escapes:
-                number = self._sequence
-                self._sequence = number + 1
-                message.escapes.append(escape)
-                yield opening + self._frame(join((prefix, escape, middle, b"%d}\n\n" % number)))
-                opening = b""
+            ends = _sequence_ends(first, len(escapes), _SEQUENCE_BARE, b"%d}\n\n")
+            frames = map(self._frame, map(b"".join, zip(repeat(prefix), escapes, repeat(middle), ends)))
+        return chain((opening + next(frames),), frames)
 
     def _delta_parts(self, message):
         return (b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta",%s,"delta":"'
@@ -444,8 +440,7 @@ class ResponseAssembler(Assembler):
         self._sequence = first + len(run.escapes)
         message.escapes += run.escapes
         count = len(run.escapes)
-        ends = _SEQUENCE_BARE[first:first + count]
-        ends += [b"%d}\n\n" % number for number in range(first + len(ends), first + count)]
+        ends = _sequence_ends(first, count, _SEQUENCE_BARE, b"%d}\n\n")
         # four parts a frame laid into one list for one join: 0.1 us a token, a format each cost 0.4
         parts = [prefix] * (4 * count)
         parts[1::4] = run.escapes

@@ -4,12 +4,11 @@ In: a GenerationRequest, a backend and an assembler. Out: timed frames for a str
 for a plain answer, from the same assembler. A planned backend's deltas are played as they are; a
 blocking one runs on a worker thread and pushes. Faults of either become the API's own errors.
 """
-from itertools import islice
 from time import monotonic
 
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import Cancel, TextRun
-from transport.player import PUSH_LIMIT, PushedSteps, Step
+from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
 
 
 class Assembler:
@@ -36,7 +35,7 @@ class Assembler:
         raise NotImplementedError
 
     def frames(self, run):
-        """Play a TextRun: a generator with one frame a piece."""
+        """Play a TextRun: an iterator of one frame a piece. The run counts as said at once."""
         raise NotImplementedError
 
     def joined(self, run):
@@ -116,7 +115,9 @@ class Completion:
                         frames = assembler.frames(delta)
                         yield dues[0], next(frames)
                         self._note_first()      # the player comes back when that frame is due
-                        yield from zip(islice(dues, 1, None), frames)
+                        later = iter(dues)
+                        next(later)
+                        yield dues[1], Splice(zip(later, frames))
                     due_s = last_s
                     continue
                 frame = assembler.feed(delta)

@@ -8,6 +8,7 @@ from backends.contract import (Backend, Cancel, Failure, Finish, GenerationReque
                                Usage)
 from chat_api import ChatAssembler
 from observe.metrics import Metrics
+from transport.player import Splice
 from runs import Completion
 from tests.data.golden import DELTAS, make_run, object_of, read_chat_stream, read_response_stream, read_sse
 from tests.support import (CHAT, RESPONSE, TIMEOUT_S, DeltaBackend, GatedBackend, LiveServerTest, every_form,
@@ -32,8 +33,13 @@ class StepsTest(unittest.TestCase):
         self.errors = []
         completion = Completion(request, DeltaBackend(deltas), assembler, self.metrics,
                                 lambda: self.errors.append(1), keep=keep)
-        return [(due, step if step.__class__ is bytes else step.run())
-                for due, step in completion.iter_stream(completion.planned(), False)]
+        made = []
+        for due, step in completion.iter_stream(completion.planned(), False):
+            if step.__class__ is Splice:
+                made += step.steps
+            else:
+                made.append((due, step if step.__class__ is bytes else step.run()))
+        return made
 
     def test_due_times_are_the_backends(self):
         run = TextRun(["a", "b", "c"], [b"a", b"b", b"c"], [1.0, 2.0, 3.5, 9.0])
