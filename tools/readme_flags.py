@@ -16,9 +16,10 @@ def flags_table(parser):
     lines = ["| flag | meaning |", "| --- | --- |"]
     for group in parser._action_groups:
         options = [action for action in group._group_actions if action.option_strings]
-        if not options or group.title in ("options", "optional arguments"):
+        if not options:
             continue
-        lines.append("| **%s** | |" % group.title)
+        title = "general" if group.title in ("options", "optional arguments") else group.title  # 3.9's words
+        lines.append("| **%s** | |" % title)
         for action in options:
             flag = action.option_strings[-1] + (" " + action.metavar if action.metavar else "")
             lines.append("| `%s` | %s |" % (flag, action.help.replace("%%", "%").replace("|", "\\|")))
