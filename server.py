@@ -638,10 +638,28 @@ def raise_file_limit():
     return None if soft == resource.RLIM_INFINITY else soft
 
 
+TRIM_KB = 36000                     # a start that needed more left free memory behind
+
+
+def _return_memory():
+    """Give the memory back that compiling the single file took: 48 MB become 28 (Linux, glibc)."""
+    if not sys.platform.startswith("linux"):
+        return
+    import resource
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < TRIM_KB:
+        return                              # the modules of a checkout: nothing worth the import
+    try:
+        from ctypes import CDLL
+        CDLL(None).malloc_trim(0)
+    except (ImportError, OSError, AttributeError):
+        return                              # no ctypes, or another C library
+
+
 def _tune_interpreter(settings):
     """Settings of the whole process, measured with python -m bench (README, "Speed")."""
     # Nothing that was made by now will be garbage; a full collection over it would stop the clock.
     gc.collect()
+    _return_memory()
     gc.freeze()
     gc.set_threshold(10000, 20, 20)
     if settings.transport == "loop":
