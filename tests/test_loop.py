@@ -883,10 +883,11 @@ class DrainTest(LiveServerTest):
 
     def begin(self, count=1, body=STREAM):
         self.start_server(backend=GatedBackend())
-        clients = [self.connect() for _ in range(count)]
-        for client in clients:
+        clients, generations = [self.connect() for _ in range(count)], []
+        for client in clients:              # one by one: two workers may begin in either order
             client.send_request("POST", CHAT_PATH, body)
-        return clients, [self.server.backend.next() for _ in clients]
+            generations.append(self.server.backend.next())
+        return clients, generations
 
     def assert_serving_ends(self):
         self._serving.join(TIMEOUT_S)
