@@ -164,12 +164,12 @@ class ConnectionThreads:
             seen += len(data)
 
     def limit_drain(self, seconds):
-        """Running answers may go on for so long from now; a later, shorter word wins. Any thread."""
+        """No new requests; running answers may go on for so long from now. A shorter word wins. Any thread."""
+        self._draining = True
         self._drain_end_s = min(self._drain_end_s, time.monotonic() + seconds)
 
     def drain(self):
         """Close idle connections, wait for running answers, then end those too."""
-        self._draining = True
         while self._shut_idle() and time.monotonic() < self._drain_end_s:
             time.sleep(0.02)
         with self._lock:
