@@ -353,16 +353,18 @@ def check_fields(body, table):
 
     Returns the names of the fields that the table does not know, in the body's order.
     """
-    unknown = ()
+    unknown = None
     for key, value in body.items():
         if value is None:
             continue
         check = table.get(key)
         if check is None:
-            unknown += (key,)
+            if unknown is None:
+                unknown = []
+            unknown.append(key)
         else:
             check(value, key)
-    return unknown
+    return () if unknown is None else tuple(unknown)
 
 
 def check_stream_options(value, path):

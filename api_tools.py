@@ -88,7 +88,9 @@ def check_strict_schema(schema, param, path=()):
         if schema.get("additionalProperties") is not False:
             raise ApiError(400, "Invalid schema for '%s': with strict, 'additionalProperties' must be given "
                            "and false, at %s." % (param, where), param=param)
-        missing = [name for name in properties or () if name not in (schema.get("required") or ())]
+        required = schema.get("required")
+        names = properties if properties.__class__ is dict else ()
+        missing = [name for name in names if required.__class__ is not list or name not in required]
         if missing:
             raise ApiError(400, "Invalid schema for '%s': with strict, 'required' must list every property, "
                            "at %s; '%s' is missing." % (param, where, shown(missing[0])), param=param)
@@ -161,8 +163,12 @@ def _read_allowed(choice, names, specs, path):
     return ToolChoice(mode, tuple(allowed))
 
 
-def read_output_format(value, path):
-    """`response_format` (schema nested) or `text.format` (flat) as OutputFormat, None for text."""
+def read_output_format(value, path, strict=False):
+    """`response_format` (schema nested) or `text.format` (flat) as OutputFormat, None for text.
+
+    A json_schema without name or schema is taken as any object, as @ai-sdk/open-responses sends it; in
+    strict mode both are required.
+    """
     if value is None:
         return None
     check_object(value, path)
@@ -176,14 +182,15 @@ def read_output_format(value, path):
     place = path
     if nested.__class__ is dict:
         value, place = nested, path + ".json_schema"
-    elif "name" not in value:
-        raise missing_parameter(path + ".json_schema")
     name, schema = value.get("name"), value.get("schema")
-    if name is None:
+    if name is not None:
+        check_string(64, empty=False)(name, place + ".name")
+    elif strict or schema is not None:
         raise missing_parameter(place + ".name")
-    check_string(64, empty=False)(name, place + ".name")
     if schema is None:
-        schema = {}
+        if strict:
+            raise missing_parameter(place + ".schema")
+        return OutputFormat("json_object", None, path)
     check_object(schema, place + ".schema")
     if value.get("strict") is True:
         check_strict_schema(schema, path)

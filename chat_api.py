@@ -228,7 +228,7 @@ def parse_chat_request(body, tokenizer, breathe=None, strict=False):
         read_tools(body.get("tools"), known_types=CHAT_TOOL_TYPES)
         _check_answered(messages)
     if not _CHAT_SIMPLE.issuperset(body):
-        return _parse_full_request(body, model, messages, unknown, tokenizer, breathe)
+        return _parse_full_request(body, model, messages, unknown, tokenizer, breathe, strict)
     return GenerationRequest(model, read_messages(messages, tokenizer, breathe),
                              max_tokens=body.get("max_tokens"), raw=body, breathe=breathe,
                              ignored_fields=_ignored_fields(body, unknown))
@@ -261,7 +261,7 @@ def _ignored_fields(body, unknown):
                            and key in _CHAT_CHECKS and key not in _CHAT_USED)
 
 
-def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
+def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, strict):
     """parse_chat_request for a body with any fields, each checked by itself already."""
     check_streaming(body)
     if body.get("top_logprobs") is not None and not body.get("logprobs"):
@@ -279,7 +279,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
     if "tools" in body or "tool_choice" in body or "functions" in body:
         given["tools"], given["tool_choice"] = _read_chat_tools(body)
     if body.get("response_format") is not None:
-        given["output_format"] = read_output_format(body["response_format"], "response_format")
+        given["output_format"] = read_output_format(body["response_format"], "response_format", strict)
     if body.get("logprobs"):
         given["logprobs"] = body.get("top_logprobs") or 0
     if body.get("stop"):
@@ -294,7 +294,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe):
     if body.get("parallel_tool_calls") is False:
         given["parallel_tools"] = False
     history = read_messages(messages, tokenizer, breathe)
-    if given.get("output_format") is not None:
+    if given.get("output_format") is not None and body["response_format"]["type"] == "json_object":
         check_json_word(given["output_format"], [content_text(message.get("content"))
                                                  for message in messages], "messages")
     return GenerationRequest(

@@ -65,12 +65,6 @@ def _check_text(value, path):
     if form is not None:
         check_object(form, path + ".format")
         _check_format_type(form.get("type"), path + ".format.type")
-        if form["type"] == "json_schema":
-            for key in ("name", "schema"):
-                if form.get(key) is None:
-                    raise missing_parameter("%s.format.%s" % (path, key))
-            check_string(64)(form["name"], path + ".format.name")
-            check_object(form["schema"], path + ".format.schema")
     if value.get("verbosity") is not None:
         _check_verbosity(value["verbosity"], path + ".verbosity")
 
@@ -263,8 +257,8 @@ class ResponsesApiMixin(Host):
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
-            given["output_format"] = output_format = read_output_format(text_format, "text.format")
-            if output_format is not None:
+            given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)
+            if text_format["type"] == "json_object":
                 check_json_word(output_format, [read.last_user_text or "", instructions or "", str(given_input)],
                                 "input")
         if "message.output_text.logprobs" in (body.get("include") or ()):
@@ -347,10 +341,14 @@ def _iter_context(node, order, breathe):
     """
     chain = node.chain() if order == "desc" else reversed(list(node.chain()))
     step = -1 if order == "desc" else 1
+    seen = set()                        # a referenced or repeated item is listed once: its id is a cursor
     for each in chain:
         if breathe is not None:
             breathe()
         items = each.input_items()
         if each is not node:            # a response's own output is not among its input
             items += each.output_items()
-        yield from items[::step]
+        for item in items[::step]:
+            if item["id"] not in seen:
+                seen.add(item["id"])
+                yield item

@@ -204,7 +204,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
         read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
         read.prefix_hash = content_hash("user\0" + value, before)
         return read
-    items, tokens, said = [], 0, []
+    items, tokens, said, chars = [], 0, [], 0
     open_calls, answered = set(read.open_calls), set()
     foreign = []
     for index, item in enumerate(value or ()):
@@ -213,6 +213,8 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
             raise invalid_type(path, "an object", item)
         kind = _item_type(item)
         if kind == "item_reference":
+            if breathe is None:             # it parses what the referenced turn stored, however much that is
+                raise TakesLong()
             item, kind = _resolve_reference(item, store, path)
         elif item.get("id") is not None:
             check_given_string(item["id"], path + ".id")
@@ -250,6 +252,10 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
             raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
                                 "input item." % (path, shown(item.get("type"))))
         read.after_output = role == "output"
+        chars += len(text)
+        if chars > MAX_INPUT_CHARS:
+            raise ApiError(400, "Invalid 'input': more than %d characters in all." % MAX_INPUT_CHARS,
+                           code="string_above_max_length", param="input")
         items.append(item)
         tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
         said += (role, text)

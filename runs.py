@@ -11,6 +11,9 @@ from backends.contract import Cancel, TextRun
 from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
 
 
+LAST_DUE_S = 1e7                    # no answer takes longer; also what NaN and infinity are not below
+
+
 class Assembler:
     """What turns deltas into an API's frames and its object. Sans-I/O; one thread at a time.
 
@@ -171,6 +174,8 @@ class Completion:
                 if cancel.is_set():
                     return
                 if due is not None:
+                    if not due < LAST_DUE_S:
+                        raise ValueError("a due time of %r seconds" % due)
                     due_s = max(due_s, due)
                 if delta.__class__ is TextRun:
                     frames = zip(delta.dues, assembler.frames(delta))
@@ -191,7 +196,7 @@ class Completion:
             else:
                 player.push(play, due_s, Step(lambda: self._finish_plain(render),
                                               self._keep_blocking))
-        except Exception as exc:
+        except BaseException as exc:            # a user's code may sys.exit(): the client must hear of it
             error = self._as_error(exc)
             steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed),
                                  self._keep_blocking)
@@ -215,8 +220,9 @@ class Completion:
     def _finish_stream(self):
         if self.cancel.is_set():
             return b""
-        frames = self.assembler.finish()
+        frames = b""
         try:
+            frames = self.assembler.finish()
             if self._keep is not None:
                 self._keep()
         except Exception as exc:
@@ -260,6 +266,8 @@ class Completion:
         """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""
         if isinstance(exc, ApiError):
             return exc
+        if isinstance(exc, RecursionError):
+            return ApiError(400, "The request is nested too deeply.")
         self._on_error()
         return server_error()
 

@@ -252,7 +252,10 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
             if self.settings.refuse_ignored:
                 raise ApiError(400, "The parameter '%s' is accepted, but nothing here acts on it."
                                % shown(ignored[0]), code="unsupported_parameter", param=ignored[0])
-            headers = list(headers) + [("x-mockturtle-ignored", ", ".join(map(shown, ignored)))]
+            names = ", ".join(map(shown, ignored[:20]))
+            if len(ignored) > 20:
+                names += " and %d more" % (len(ignored) - 20)
+            headers = list(headers) + [("x-mockturtle-ignored", names)]
         if streamed and not self.chunked:
             self.keep_alive = False         # HTTP/1.0: the close is the stream's end
         if completion.backend.blocking:

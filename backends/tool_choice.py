@@ -6,7 +6,9 @@ called, the first of equals. After a tool's output, and for a message that point
 """
 import re
 
-_TOOL_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
+_TOOL_WORD = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[a-z]+(?![^\W\d_A-Z])|[^\W\d_]+|[0-9]+")
+_TOOL_SUFFIX = re.compile(r"['\u2019]\w+")       # it's, don't, what's
+_TOOL_SINGULAR = frozenset(("news", "lens", "bus", "gas", "status", "address", "business", "process", "access"))
 
 # Words that say nothing about what a tool is for: English glue, and the verbs and nouns that
 # nearly every tool's description has.
@@ -24,15 +26,24 @@ _TOOL_STOP_WORDS = frozenset((
 def tool_words(text):
     """The words of a message, a name or a description that count: lower case, without plural s."""
     words = set()
-    for word in _TOOL_WORD.findall(text):
+    for word in _TOOL_WORD.findall(_TOOL_SUFFIX.sub("", text)):
         word = word.lower()
-        if word in _TOOL_STOP_WORDS:
-            continue
-        if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-            word = word[:-1]
         if word not in _TOOL_STOP_WORDS:
-            words.add(word)
+            word = _tool_singular(word)
+            if word not in _TOOL_STOP_WORDS:
+                words.add(word)
     return words
+
+
+def _tool_singular(word):
+    """cities -> city, boxes -> box, flights -> flight; news stays."""
+    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss") or word in _TOOL_SINGULAR:
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "xes", "zes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1]
 
 
 def score_tool(message_words, spec):

@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 LOG_BATCH_S = 0.1                   # how long lines may wait for the writer
+LOG_LINES_WAITING = 50000           # more than these are counted and dropped
 LOG_BODY_CHARS = 4000               # how much of a request's body is logged
 # a notice is what a person or a script that started the server waits for: it is always written
 _LOG_RANKS = {"debug": 0, "info": 1, "warning": 2, "error": 3, "notice": 4}
@@ -27,11 +28,12 @@ class Log:
         self._secrets = [secret for secret in secrets if secret]
         self._wall = wall
         self._waiting = deque()
+        self._dropped = 0
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._idle = True               # the writer sleeps until _wake is set
         self._thread = None
-        self._lock = threading.Lock()   # guards _thread, and the stream against close()
+        self._lock = threading.Lock()   # guards _thread
         self.wants_requests = self._rank <= _LOG_RANKS["info"]
         self.wants_bodies = self._rank <= _LOG_RANKS["debug"]
 
@@ -66,6 +68,9 @@ class Log:
         self._add(line + "\n")
 
     def _add(self, entry):
+        if len(self._waiting) >= LOG_LINES_WAITING:
+            self._dropped += 1
+            return
         self._waiting.append(entry)
         if self._idle:
             self._idle = False
@@ -91,20 +96,30 @@ class Log:
         with self._lock:
             thread = self._thread
         if thread is not None:
-            thread.join()
+            thread.join(1.0)            # a reader that does not read must not keep the process alive
+            if thread.is_alive():
+                return
         self.flush()
 
     def flush(self):
         """Write all that waits, on the caller's thread."""
-        with self._lock:
-            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if lines:
-                text = "".join(lines)
-                for secret in self._secrets:
-                    text = text.replace(secret, "***")
-                stream = self._stream or sys.stderr
-                stream.write(text)
-                stream.flush()
+        lines = []
+        while self._waiting:
+            lines.append(self._waiting.popleft())
+        if not lines:
+            return
+        if self._dropped:
+            lines.append("mockturtle: %d log lines were dropped: nobody reads them\n" % self._dropped)
+            self._dropped = 0
+        text = "".join(lines)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        stream = self._stream or sys.stderr
+        try:
+            stream.write(text)
+            stream.flush()
+        except (OSError, ValueError):
+            self._dropped += len(lines)     # the reader has gone: the server serves on, silently
 
     def _json_line(self, method, path, status, model, usage, ttft_s, duration_s, ended, body):
         fields = {"time": round(self._wall(), 3), "level": "info", "event": "request", "method": method,

@@ -5,7 +5,7 @@ import threading
 import time
 import unittest
 
-from api_common import ANSWER_TOKENS, MESSAGE_TOKENS, ApiError, Clock, Ids
+from api_common import ANSWER_TOKENS, MESSAGE_TOKENS, ApiError, Clock, Ids, TakesLong
 from backends.contract import Finish, TextDelta, ToolCallDelta, Usage
 from backends.simulated import SimulatedBackend
 from observe.metrics import Metrics
@@ -54,7 +54,12 @@ class Desk(ResponsesApiMixin):
 
     def create(self, **body):
         self.body_bytes = json.dumps(body).encode()
-        self.responses_create()
+        self.breathe = None
+        try:
+            self.responses_create()
+        except TakesLong:
+            self.breathe = int          # as on a worker
+            self.responses_create()
         return self.answer
 
 
@@ -108,8 +113,6 @@ FAULTS = [
     ({"reasoning": "high"}, "reasoning", "invalid_type"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
     ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name", "missing_required_parameter"),
-    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema",
-     "missing_required_parameter"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity", "invalid_value"),
     ({"stream_options": {"include_obfuscation": False}}, "stream_options", None),
     ({"stream_options": {"include_obfuscation": 1}, "stream": True}, "stream_options.include_obfuscation",
@@ -506,7 +509,7 @@ class StateTest(ResponsesLive):
                                                                                          "content": "x"}])
         items = self.get(again["id"], "/input_items?order=asc").json()["data"]
         self.assertEqual([entry["content"][0]["text"] for entry in items],
-                         [text_of(response), text_of(response), "x"])
+                         [text_of(response), "x"])      # once: its id is a cursor of the list
         answer = self.create(input=[{"type": "item_reference", "id": "msg_nope"}])
         self.assertEqual((answer.status, answer.error["param"]), (404, "input"))
 

@@ -22,7 +22,7 @@ OUTPUT_MESSAGE = {"type": "message", "id": "msg_1", "status": "completed", "role
 
 
 def read(value, parent=None, store=None):
-    return read_input(value, parent, store or MemoryStore(), TOKENIZER)
+    return read_input(value, parent, store or MemoryStore(), TOKENIZER, int)      # as on a worker
 
 
 def stored(value, **kinds):

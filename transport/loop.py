@@ -42,6 +42,8 @@ class Connection(Wire):
         self.started = False        # of a request that is not complete, something has come
 
 
+    can_refuse = True           # before a TLS handshake nothing can be said
+
     def finish_sending(self):
         """End our side; the client's is read on."""
         self.sock.shutdown(socket.SHUT_WR)
@@ -180,14 +182,21 @@ class Loop:
                     self._pause_accepting(exc)
                     return
                 continue            # that one client gave up before it was accepted
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            conn = self._server.make_connection(sock, address, self._heads)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                conn = self._server.make_connection(sock, address, self._heads)
+            except OSError:
+                sock.close()        # it was reset before we came to it
+                continue
             self.connections[conn] = None
             conn.deadline_s = self._now() + settings.idle_timeout_s
             self._poller.watch(conn, POLL_READ)
             self._server.metrics.add("connections")
             if 0 < settings.max_connections < len(self.connections) - self._closing:
+                if not conn.can_refuse:
+                    self._drop(conn)
+                    continue
                 self._refuse(conn, ApiError(503, "Too many connections.", type="server_error",
                                             code="server_overloaded",
                                             headers=[("retry-after", "1")], close=True))
@@ -262,7 +271,8 @@ class Loop:
         conn.deadline_s = _LOOP_FOREVER
 
         def job():
-            handler.answer_request()
+            if not conn.left:       # else nobody waits for it
+                handler.answer_request()
             self.post(lambda: self._deliver_late(conn, handler))
         self._workers.submit(job)
 
@@ -349,6 +359,8 @@ class Loop:
         conn = play.wire
         conn.play = None
         owner, play.owner = play.owner, None
+        if not owner.keep_alive:    # an error from a blocking backend may have said so since
+            conn.keep = False
         self._server.request_ended(owner, whole)
         if whole:
             self._answered(conn)

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from heapq import heappop, heappush
 from itertools import chain
+from time import monotonic
 
 from api_common import SSE_HEARTBEAT
 from observe.metrics import LATENESS_SLOTS, LATENESS_STEP_S
@@ -99,12 +100,17 @@ class PushedSteps:
         self.failure = None
         self.closed = False
         self.waiting = False        # the play has taken all and waits
+        self.clock = monotonic
         self.play = None
         self._queue = deque()
         self._grace_s = grace_s
         self._heartbeat_s = heartbeat_s
         self._heartbeat = heartbeat
         self._last_s = 0.0          # due time of what was given out last
+
+    def _now_s(self):
+        """Seconds since the request was read."""
+        return self.clock() - self.play.start_s
 
     def __iter__(self):
         return self
@@ -118,6 +124,10 @@ class PushedSteps:
     def __next__(self):
         queue = self._queue
         self.waiting = not queue
+        if queue and self.head is None and self._heartbeat_s and queue[0][0] is not None \
+                and queue[0][0] - self._now_s() > self._heartbeat_s:
+            self.waiting = False    # the next is far away: a heartbeat before it
+            return None, Step(self._idle)
         if queue:                   # looked at again: a push may have come before `waiting` was set
             self.waiting = False
             if self.head is not None:
@@ -206,6 +216,7 @@ class Player:
         self.plays[play.wire] = play
         if play.push is not None:
             play.push.play = play
+            play.push.clock = self._now
         self._advance_safely(play, self._now())
 
     def next_due_s(self):
@@ -286,18 +297,20 @@ class Player:
         """The socket of a blocked play takes bytes again."""
         if play.over or not play.rest:
             return
+        rest, at = memoryview(play.rest), 0
         try:
-            sent = play.wire.send(play.rest)
+            while at < len(rest):
+                at += play.wire.send(rest[at:])
         except BlockingIOError:
-            return
+            pass                        # full again: what is left waits
         except OSError:
             self.gone(play)
             return
-        play.rest = play.rest[sent:]
         now = self._now()
+        if at:
+            play.rest = bytes(rest[at:])
+            play.blocked_s = now
         if play.rest:
-            if sent:
-                play.blocked_s = now
             return
         self._blocked.pop(play, None)
         self._watch(play)

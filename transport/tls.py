@@ -24,6 +24,7 @@ class TlsConnection(Connection):
     """A Connection whose bytes are encrypted. context: from make_tls_context()."""
 
     __slots__ = ("_want", "_end")
+    can_refuse = False
 
     def __init__(self, sock, address, parser, context):
         import ssl
@@ -36,7 +37,8 @@ class TlsConnection(Connection):
 
     def _send_encrypted(self, data):
         try:
-            return self.sock.send(data)
+            # a record at a time: SSL counts nothing as sent until all that it was given is
+            return self.sock.send(memoryview(data)[:16384])
         except self._want:
             raise BlockingIOError("the TLS layer waits")
 

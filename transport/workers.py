@@ -86,7 +86,7 @@ class Workers:
     def _run(self, job):
         try:
             job()
-        except Exception:
+        except BaseException:           # SystemExit as well: it would end this thread and nothing else
             self._on_error()
 
 
