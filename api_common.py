@@ -455,6 +455,22 @@ def check_unknown(unknown, responses=False):
                        param=shown(name))
 
 
+def ignored_headers(names, settings):
+    """The header that lists fields which were accepted and not acted on, as [(name, value)].
+
+    Raises ApiError with --refuse-ignored.
+    """
+    if not names:
+        return []
+    if settings.refuse_ignored:
+        raise ApiError(400, "The parameter '%s' is accepted, but nothing here acts on it." % shown(names[0]),
+                       code="unsupported_parameter", param=shown(names[0]))
+    told = ", ".join(map(shown, names[:20]))
+    if len(names) > 20:
+        told += " and %d more" % (len(names) - 20)
+    return [("x-mockturtle-ignored", told)]
+
+
 SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
 
 

@@ -77,7 +77,7 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "max_tokens",
-                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop",
+                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop", "logit_bias",
                         "service_tier", "reasoning_effort", "tools", "tool_choice",
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
                         "functions", "function_call"))
@@ -284,6 +284,8 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
         given["logprobs"] = body.get("top_logprobs") or 0
     if body.get("stop"):
         given["stop"] = read_stop(body["stop"])
+    if body.get("logit_bias"):
+        given["banned"] = read_banned(body["logit_bias"], tokenizer)
     if least:
         given["min_tokens"] = least
     for name in ("ignore_eos", "n", "reasoning_effort"):
@@ -313,6 +315,12 @@ def _read_chat_tools(body):
         return specs, read_tool_choice(choice, specs, "function_call")
     specs = read_tools(body.get("tools"))
     return specs, read_tool_choice(body.get("tool_choice"), specs)
+
+
+def read_banned(logit_bias, tokenizer):
+    """The texts of the tokens that a logit_bias bans, which is what -100 does."""
+    return frozenset(tokenizer.decode([int(token)]) for token, bias in logit_bias.items()
+                     if bias <= -100 and token.isascii() and token.isdigit() and len(token) < 20)
 
 
 def read_stop(value):

@@ -11,7 +11,7 @@ from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError,
 from backends.batch import BatchBackend, BatchRequest
 from backends.contract import Finish, GenerationRequest, History, TextDelta, TextRun, Usage
 from chat_api import (SYSTEM_FINGERPRINT, ChunkAssembler, chat_usage, check_logit_bias, check_stop,
-                      read_stop)
+                      read_banned, read_stop)
 from runs import Completion
 
 COMPLETION_TOKENS = 16              # max_tokens when the request does not say (S)
@@ -40,7 +40,7 @@ _COMPLETION_CHECKS = dict(SAMPLING_CHECKS, **{
     "user": check_string(),
 })
 _COMPLETION_USED = frozenset(("model", "prompt", "best_of", "echo", "logprobs", "max_tokens", "n", "stop",
-                              "suffix", "stream", "stream_options", "seed", "min_tokens", "ignore_eos"))
+                              "suffix", "stream", "logit_bias", "stream_options", "seed", "min_tokens", "ignore_eos"))
 
 
 def _read_prompts(prompt, tokenizer):
@@ -107,7 +107,8 @@ def parse_completion_request(body, tokenizer, breathe=None, strict=False):
             body["model"], history, max_tokens=limit, min_tokens=least,
             ignore_eos=bool(forced.get("ignore_eos")), n=best_of, seed=body.get("seed"), stop=stop,
             logprobs=body.get("logprobs"), echo=text if body.get("echo") else None, ignored_fields=ignored,
-            raw=body, endpoint="completions", breathe=breathe))
+            raw=body, endpoint="completions", breathe=breathe,
+            banned=read_banned(body["logit_bias"], tokenizer) if body.get("logit_bias") else ()))
         if breathe is not None:
             breathe()
     return BatchRequest(requests)

@@ -6,12 +6,13 @@ from base64 import b64encode
 from hashlib import blake2b
 from math import sqrt
 
-from api_common import (ApiError, Host, check_array, check_boolean, check_enum, check_fields, check_integer,
-                        check_object, check_string, content_text, invalid_type, missing_parameter,
+from api_common import (ApiError, Host, TakesLong, check_array, check_boolean, check_enum, check_fields, check_integer,
+                        check_model_name, check_object, check_string, check_unknown, content_text, ignored_headers, invalid_type, missing_parameter,
                         parse_body)
 
 EMBEDDING_DIMENSIONS = 1536         # when the request names none
 MAX_EMBEDDING_DIMENSIONS = 65536
+MAX_EMBEDDING_NUMBERS = 1 << 22     # of one answer
 _FEATURE_PLACES = 12                # entries of the vector that one feature changes
 _EMBEDDING_WORD = re.compile(r"\w+")
 
@@ -99,6 +100,14 @@ def _read_embedding_inputs(value, tokenizer, breathe):
     return inputs
 
 
+def _message_text(message, number):
+    content = message.get("content")
+    if content is None or content.__class__ is str:
+        return content or ""
+    check_array(check_object)(content, "messages[%d].content" % number)
+    return content_text(content)
+
+
 def _moderation_texts(value):
     """The texts of a moderation's input, one verdict each; content parts are one text together."""
     if value.__class__ is str:
@@ -126,12 +135,19 @@ class EmbeddingsApiMixin(Host):
     def embeddings_create(self):
         breathe = self.breathe
         body = parse_body(self.body_bytes, breathe)
-        check_fields(body, _EMBEDDING_CHECKS)
+        ignored = self._embeddings_unknown(check_fields(body, _EMBEDDING_CHECKS))
         for name in ("model", "input"):
             if body.get(name) is None:
                 raise missing_parameter(name)
+        check_model_name(body["model"], self.settings)
         inputs = _read_embedding_inputs(body["input"], self.tokenizer, breathe)
         dimensions = body.get("dimensions") or EMBEDDING_DIMENSIONS
+        if len(inputs) * dimensions > MAX_EMBEDDING_NUMBERS:
+            raise ApiError(400, "Invalid 'dimensions': %d inputs of %d numbers are more than %d in all."
+                           % (len(inputs), dimensions, MAX_EMBEDDING_NUMBERS), code="integer_above_max_value",
+                           param="dimensions")
+        if breathe is None and len(inputs) * dimensions > 4 * EMBEDDING_DIMENSIONS:
+            raise TakesLong()           # 0.2 us and more a number
         packed = body.get("encoding_format") == "base64"
         data = []
         for index, (text, _) in enumerate(inputs):
@@ -142,7 +158,13 @@ class EmbeddingsApiMixin(Host):
                 breathe()
         tokens = sum(count for _, count in inputs)
         self.send_json(200, {"object": "list", "model": body["model"], "data": data,
-                             "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+                             "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, ignored)
+
+    def _embeddings_unknown(self, unknown):
+        """Fields that nobody knows: refused where that was asked for, else a header that lists them."""
+        if self.settings.strict:
+            check_unknown(unknown)
+        return ignored_headers(unknown, self.settings)
 
     def moderations_create(self):
         body = parse_body(self.body_bytes, self.breathe)
@@ -159,7 +181,7 @@ class EmbeddingsApiMixin(Host):
         check_fields(body, _TOKENIZE_CHECKS)
         text = body.get("prompt", body.get("text"))
         if text is None and body.get("messages") is not None:
-            text = "\n".join(content_text(message.get("content") or "") for message in body["messages"])
+            text = "\n".join(_message_text(message, number) for number, message in enumerate(body["messages"]))
         if text is None:
             raise missing_parameter("prompt")
         ids = self.tokenizer.encode(text)

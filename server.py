@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
     from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
-                            server_error, shown)
+                            ignored_headers, server_error)
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
@@ -208,7 +208,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         origin = self.headers.get("origin")
         if origin is not None and self._origin_allowed(origin):
             lines += header_bytes((("access-control-allow-origin", origin), ("vary", "Origin"),
-                                   ("access-control-expose-headers", "x-request-id, openai-processing-ms")))
+                                   ("access-control-expose-headers", "x-request-id, openai-processing-ms, x-mockturtle-ignored")))
         organization = self.headers.get("openai-organization")
         if organization is not None:
             lines += header_bytes((("openai-organization", organization),))
@@ -249,13 +249,7 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         self.completion = completion
         ignored = completion.request.ignored_fields
         if ignored:
-            if self.settings.refuse_ignored:
-                raise ApiError(400, "The parameter '%s' is accepted, but nothing here acts on it."
-                               % shown(ignored[0]), code="unsupported_parameter", param=ignored[0])
-            names = ", ".join(map(shown, ignored[:20]))
-            if len(ignored) > 20:
-                names += " and %d more" % (len(ignored) - 20)
-            headers = list(headers) + [("x-mockturtle-ignored", names)]
+            headers = list(headers) + ignored_headers(ignored, self.settings)
         if streamed and not self.chunked:
             self.keep_alive = False         # HTTP/1.0: the close is the stream's end
         if completion.backend.blocking:

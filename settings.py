@@ -69,12 +69,17 @@ class Settings:
         self._check()
 
     def _check(self):
+        for name in setting_names():
+            default, value = getattr(Settings, name), getattr(self, name)
+            if default.__class__ in (int, float) or (default is None and value is not None):
+                if value.__class__ not in (int, float):
+                    raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
-                     "heartbeat_s", "drain_s", "commit_grace_s", "max_connections"):
+                     "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
-                     "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s"):
+                     "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s", "max_model_len"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "refusal_rate"):
@@ -153,7 +158,7 @@ def read_config(path):
             values = json.load(config)
     except OSError as exc:
         raise ValueError("cannot read %s: %s" % (path, exc.strerror or exc))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ValueError("%s is not JSON: %s" % (path, exc))
     if values.__class__ is not dict:
         raise ValueError("%s must hold a JSON object" % path)
@@ -161,7 +166,7 @@ def read_config(path):
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in setting_names():
-            raise ValueError("%s: unknown key '%s'" % (path, key))
+            raise ValueError("%s: unknown key '%s'" % (path, json.dumps(key)[1:-1]))
         found[name] = read_setting(name, value, "%s: '%s'" % (path, key))
     return found
 

@@ -31,7 +31,10 @@ class BatchBackend(Backend):
         self.blocking = backend.blocking
 
     def generate(self, batch, cancel):
-        tokens = sum(request.max_tokens * request.n for request in batch.requests)
+        tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)
+                     for request in batch.requests)
+        if batch.requests[0].logprobs is not None:
+            tokens *= 4
         if not self.blocking and batch.requests[0].breathe is None and tokens > LONG_BATCH_TOKENS:
             raise TakesLong()
         if len(batch.requests) == 1:

@@ -132,7 +132,7 @@ _PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", 
 class GenerationRequest:
     """One request in words that fit every API. All fields have a neutral default.
 
-    model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
+    banned: texts of tokens that must not be said (logit_bias of -100). model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
     n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
     bool; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
@@ -148,7 +148,7 @@ class GenerationRequest:
     min_tokens = 0
     ignore_eos = False
     n = 1
-    stop = tools = wire_faults = ignored_fields = ()
+    stop = tools = wire_faults = ignored_fields = banned = ()
     parallel_tools = True
     endpoint = "chat"
 

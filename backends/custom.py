@@ -39,20 +39,25 @@ def load_backend(spec, settings):
     from importlib.util import module_from_spec, spec_from_file_location
     found = spec_from_file_location("mockturtle_user_backend", path)
     module = module_from_spec(found)
+    sys.modules["mockturtle_user_backend"] = module     # dataclasses look their module up there
     try:
         found.loader.exec_module(module)
     except Exception as exc:
-        raise ValueError("--backend %s: the file does not load: %s: %s" % (spec, type(exc).__name__, exc))
+        raise ValueError("--backend %s: the file does not load: %s: %s" % (spec, type(exc).__name__, _one_line(exc)))
     made = getattr(module, name, None)
     if made is None:
         raise ValueError("--backend %s: the file has no %s" % (spec, name))
     try:
         backend = made(settings) if _takes_settings(made) else made()
     except Exception as exc:
-        raise ValueError("--backend %s: %s cannot be made: %s: %s" % (spec, name, type(exc).__name__, exc))
+        raise ValueError("--backend %s: %s cannot be made: %s: %s" % (spec, name, type(exc).__name__, _one_line(exc)))
     if not callable(getattr(backend, "generate", None)):
         raise ValueError("--backend %s: %s has no generate(request, cancel)" % (spec, name))
     return backend
+
+
+def _one_line(exc):
+    return " ".join(str(exc).split())
 
 
 def _takes_settings(made):

@@ -137,6 +137,8 @@ class SimulatedBackend(Backend):
             tokens = max(self._output_tokens, request.min_tokens)
         else:
             tokens = request.max_tokens
+        if request.logprobs is not None:        # some 2 us for each alternative of each token
+            tokens = (tokens + (request.history.tokens if request.echo else 0)) * (8 + 4 * request.logprobs)
         return tokens * (4 * request.n - 3) > LONG_PLAN_TOKENS
 
     def _whole_plan(self, request, digest):
@@ -160,7 +162,7 @@ class SimulatedBackend(Backend):
             spec = choose_tool(request, self._auto_chance(digest))
         reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
         if spec is None and not reasoning and not request.stop and request.logprobs is None \
-                and request.output_format is None and not self._refusal_rate \
+                and request.output_format is None and not self._refusal_rate and not request.banned \
                 and request.echo is None and request.max_tokens != 0:
             run, reason = self._text_run(request, digest, choice)
             count = len(run.pieces)
@@ -199,11 +201,19 @@ class SimulatedBackend(Backend):
             room = None if request.max_tokens is None else max(0, request.max_tokens - reasoning)
             count, reason = self._length(request, digest, room)
             pieces, _ = self._prose.pieces(digest, count, reason == "stop")
+            if request.banned:
+                pieces = self._without(pieces, request.banned)
         if request.stop:
             pieces, stopped = cut_at_stop(pieces, request.stop)
             if stopped:
                 reason = "stop"
         return self._text_deltas(request, digest, choice, pieces), reason
+
+    def _without(self, pieces, banned):
+        """Prose with another word of its own in place of each banned one."""
+        words = [word for word in self._prose.words() if word not in banned and word[0] == " "] or [" -"]
+        return [piece if piece not in banned else words[at % len(words)].lstrip() if not at
+                else words[at % len(words)] for at, piece in enumerate(pieces)]
 
     def _text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:

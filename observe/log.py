@@ -40,6 +40,7 @@ class Log:
     def write(self, level, message):
         """One message, perhaps of several lines (a traceback)."""
         if _LOG_RANKS[level] >= self._rank:
+            message = self._masked(message)
             if self._json:
                 line = json.dumps({"time": round(self._wall(), 3), "level": level, "message": message})
             else:
@@ -47,11 +48,17 @@ class Log:
             self._add(line + "\n")
 
     def request(self, method, path, status, model, usage, ttft_s, duration_s, ended, body=None):
-        """A finished request; call it only when wants_requests.
+        """A finished request; call it only when wants_requests. Secrets are masked before anything is cut
+        or escaped.
 
         model: str or None. usage: a Usage or None. ttft_s: of a stream, or None. ended: "completed",
         "client left" or an error's message. body: bytes, when wants_bodies.
         """
+        if body is not None:
+            body = self._masked(body.decode("utf-8", "replace"))[:LOG_BODY_CHARS]
+        if self._secrets:
+            path, ended = self._masked(path), self._masked(ended)
+            model = None if model is None else self._masked(model)
         if self._json:
             self._add(self._json_line(method, path, status, model, usage, ttft_s, duration_s, ended, body))
             return
@@ -62,10 +69,15 @@ class Log:
             line = f"mockturtle: {method} {path} {status} model={model} tokens={usage[0]}+{usage[1]}{ttft} " \
                    f"time={duration_s * 1000:.1f}ms {ended}"
         if body is not None:
-            line += " body=" + body[:LOG_BODY_CHARS].decode("utf-8", "replace")
+            line += " body=" + body
         if not line.isprintable():
             line = line.encode("unicode_escape").decode("ascii")    # no request writes lines of its own
         self._add(line + "\n")
+
+    def _masked(self, text):
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
 
     def _add(self, entry):
         if len(self._waiting) >= LOG_LINES_WAITING:
@@ -104,16 +116,16 @@ class Log:
     def flush(self):
         """Write all that waits, on the caller's thread."""
         lines = []
-        while self._waiting:
-            lines.append(self._waiting.popleft())
-        if not lines:
-            return
+        try:
+            while True:                     # another thread may be taking lines as well
+                lines.append(self._waiting.popleft())
+        except IndexError:
+            if not lines:
+                return
         if self._dropped:
-            lines.append("mockturtle: %d log lines were dropped: nobody reads them\n" % self._dropped)
-            self._dropped = 0
+            dropped, self._dropped = self._dropped, 0
+            self.write("warning", "%d log lines were dropped: nobody reads them" % dropped)
         text = "".join(lines)
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
         stream = self._stream or sys.stderr
         try:
             stream.write(text)
@@ -131,5 +143,5 @@ class Log:
         if ttft_s is not None:
             fields["ttft_ms"] = round(ttft_s * 1000, 1)
         if body is not None:
-            fields["body"] = body[:LOG_BODY_CHARS].decode("utf-8", "replace")
+            fields["body"] = body
         return json.dumps(fields) + "\n"

@@ -329,4 +329,4 @@ class OutputTest(ProcessTest):
         server.signal(signal.SIGTERM)
         self.assertEqual(server.wait(), 0)
         self.assertEqual(server.process.stdout.read(), "")
-        self.assertLessEqual(len(server.lines), 4)
+        self.assertLessEqual(len(server.lines), 4, server.lines)

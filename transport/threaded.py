@@ -42,8 +42,12 @@ class ConnectionThreads:
 
     def serve(self, sock, address):
         """One connection, from its first byte to its end."""
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        conn = self._server.make_connection(sock, address, self._heads)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            conn = self._server.make_connection(sock, address, self._heads)
+        except OSError:
+            sock.close()                    # it was reset before we came to it
+            return
         with self._lock:
             self.connections[conn] = None
             full = 0 < self._settings.max_connections < len(self.connections)

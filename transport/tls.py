@@ -14,10 +14,14 @@ def make_tls_context(cert_path, key_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(cert_path, key_path or None)
+        context.load_cert_chain(cert_path, key_path or None, _no_password)
     except (OSError, ValueError) as exc:
-        raise ValueError("--tls-cert %s: %s" % (cert_path, exc))
+        raise ValueError("--tls-cert %s%s: %s" % (cert_path, " --tls-key " + key_path if key_path else "", exc))
     return context
+
+
+def _no_password():
+    raise ValueError("the key is encrypted; mockturtle asks for no password")
 
 
 class TlsConnection(Connection):
@@ -30,8 +34,13 @@ class TlsConnection(Connection):
         import ssl
         self._want = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._end = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-        Connection.__init__(self, context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False),
-                            address, parser)
+        try:
+            sock.getpeername()          # wrap_socket would leave a socket open for one that was reset
+            wrapped = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            sock.close()                # the client was gone before its handshake
+            raise
+        Connection.__init__(self, wrapped, address, parser)
         self.send = self._send_encrypted
         self.recv = self._recv_decrypted
 
