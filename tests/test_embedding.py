@@ -309,7 +309,7 @@ class LeniencyTest(LiveServerTest):
 
     def test_ignored_fields_are_named_in_a_header(self):
         for path, body, names in (
-                ("/v1/chat/completions", dict(CHAT, vendor={"x": 1}, temperature=1, logit_bias={}), {"vendor", "temperature", "logit_bias"}),
+                ("/v1/chat/completions", dict(CHAT, vendor={"x": 1}, temperature=1, logit_bias={}), {"vendor", "temperature"}),
                 ("/v1/responses", dict(RESPONSE, vendor=1), {"vendor"}),
                 ("/v1/completions", {"model": "m", "prompt": "x", "vendor": 1}, {"vendor"})):
             for streamed in (False, True):
