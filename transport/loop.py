@@ -60,7 +60,7 @@ class ListeningWire:
 class Loop:
     """server: what server.MockTurtleServer offers (settings, make_handler, log, metrics...).
 
-    run() returns when stop() was called or a drain is over. post(job) is for any thread.
+    run() returns when a drain is over. post(job) is for any thread.
     """
 
     def __init__(self, server, listeners, poller, player, waker, workers):
@@ -80,7 +80,6 @@ class Loop:
         self._accept_again_s = _LOOP_FOREVER
         self._told_full = False
         self._closing = 0           # connections that only linger
-        self._stopped = False
         self._drain_s = None        # monotonic end of the drain, once it has begun
 
     # ---- any thread ---------------------------------------------------------------------------
@@ -88,10 +87,6 @@ class Loop:
     def post(self, job):
         """Run job() on the loop's thread."""
         self._inbox.append(job)
-        self._waker.wake()
-
-    def stop(self):
-        self._stopped = True
         self._waker.wake()
 
     def begin_drain(self, seconds):
@@ -107,7 +102,7 @@ class Loop:
         player, now, inbox, ready = self._player, self._now, self._inbox, self._ready
         sweep_s = now() + 1.0
         more = False
-        while not self._stopped:
+        while True:
             if more or inbox or ready:
                 timeout_s = 0.0
             else:
