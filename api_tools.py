@@ -4,7 +4,7 @@ In: a request's `tools`, `tool_choice`, `response_format` or `text.format`. Out:
 and OutputFormat of the contract. Both shapes are taken in both APIs, as clients mix them up.
 """
 from api_common import (ApiError, check_enum, check_object, check_string, invalid_type, invalid_value,
-                        missing_parameter, shown)
+                        missing_parameter, dump_json, shown)
 from backends.contract import OutputFormat, ToolChoice, ToolSpec
 
 MAX_TOOLS = 1024
@@ -53,6 +53,12 @@ def read_tools(tools, path="tools", namespace=None, known_types=None):
         else:
             specs.append(ToolSpec(kind, None, None, None, False, namespace, place))
     return tuple(specs)
+
+
+def count_tool_tokens(tools, tokenizer, breathe=None):
+    """Prompt tokens of a request's tool definitions: those of their JSON, as the model reads it."""
+    text = dump_json(tools).decode("ascii")
+    return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
 
 
 def _read_tool(tool, kind, place, namespace):

@@ -12,7 +12,7 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
                         check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
-from api_tools import CHAT_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler, Completion
@@ -296,6 +296,9 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
     if body.get("parallel_tool_calls") is False:
         given["parallel_tools"] = False
     history = read_messages(messages, tokenizer, breathe)
+    definitions = body.get("tools") or body.get("functions")
+    if definitions:
+        history.tokens += count_tool_tokens(definitions, tokenizer, breathe)
     if given.get("output_format") is not None and body["response_format"]["type"] == "json_object":
         check_json_word(given["output_format"], [content_text(message.get("content"))
                                                  for message in messages], "messages")

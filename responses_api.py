@@ -14,7 +14,7 @@ from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_
                         dump_json, dump_string,
                         invalid_type, invalid_value, missing_parameter, parse_body,
                         parse_page_query, shown)
-from api_tools import RESPONSE_TOOL_TYPES, check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import RESPONSE_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import GenerationRequest, History
 from responses_assembler import ResponseAssembler
 from responses_items import items_to_messages, read_input
@@ -255,6 +255,8 @@ class ResponsesApiMixin(Host):
             given["tools"] = specs = read_tools(body.get("tools"),
                                                 known_types=RESPONSE_TOOL_TYPES if strict else None)
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
+            if specs:
+                prompt_tokens += count_tool_tokens(body["tools"], self.tokenizer, breathe)
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
             given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)

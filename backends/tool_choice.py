@@ -3,6 +3,8 @@
 The rule for `auto`: a tool scores 2 for each word of the last user message that its name has too,
 and 1 for each that only its description has, stop words left out; the highest score above 0 is
 called, the first of equals. After a tool's output, and for a message that points at none: text.
+Bare verbs (create, search, send) do not count, or "Create a poem" would find create_event; only a
+name that has no other word is found by its verb.
 """
 import re
 
@@ -21,6 +23,10 @@ _TOOL_STOP_WORDS = frozenset((
     "calls current data fetch function functions information input name names new output provide "
     "provided provides response result results retrieve return returns run specified text tool tools "
     "value values via").split())
+
+_TOOL_VERBS = frozenset((
+    "add check close create delete do edit execute find generate list load look make open perform query read "
+    "remove save search send set start stop submit update write").split())
 
 
 def tool_words(text):
@@ -49,7 +55,8 @@ def _tool_singular(word):
 def score_tool(message_words, spec):
     """2 for each word shared with the tool's name, 1 for each shared with its description alone."""
     named = tool_words(spec.name)
-    described = tool_words(spec.description or "") - named
+    named = named - _TOOL_VERBS or named
+    described = tool_words(spec.description or "") - named - _TOOL_VERBS
     return 2 * len(message_words & named) + len(message_words & described)
 
 

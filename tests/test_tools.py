@@ -337,6 +337,14 @@ class ChooseTest(unittest.TestCase):
         self.assertIsNone(chosen("Schreibe ein Gedicht \u00fcber das Meer", [
             spec("wetter", "Wetter f\u00fcr eine Stadt")]))
 
+    def test_a_bare_verb_points_at_nothing(self):
+        event = [spec("create_calendar_event", "Create an event")]
+        self.assertIsNone(chosen("Create a poem", event))
+        self.assertEqual(chosen("Create a calendar entry", event), "create_calendar_event")
+
+    def test_a_tool_that_is_named_by_its_verb_is_found_by_it(self):
+        self.assertEqual(chosen("search the sea", [spec("search", "Find things")]), "search")
+
     def test_words_of_other_scripts_count(self):
         self.assertEqual(chosen("\u043f\u043e\u0433\u043e\u0434\u0430 \u0437\u0430\u0432\u0442\u0440\u0430?", [
             spec("f", "\u0411\u0438\u043b\u0435\u0442\u044b"), spec("g", "\u041f\u043e\u0433\u043e\u0434\u0430")]), "g")
@@ -353,7 +361,7 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual([chosen("", self.several, "required", ("h", "f"), calls) for calls in range(3)], ["f", "h", "f"])
 
     def test_auto_keeps_to_the_allowed_ones(self):
-        self.assertEqual(chosen("search the flights", self.specs, names=("search_documents",)), "search_documents")
+        self.assertEqual(chosen("the flight documents", self.specs, names=("search_documents",)), "search_documents")
         self.assertIsNone(chosen("weather", self.specs, names=("send_email",)))
         self.assertIsNone(chosen("weather", self.specs, names=()))
 
@@ -683,6 +691,22 @@ class ChatLoopTest(ToolsLive):
 
 
 @every_form
+class ToolTokensTest(ToolsLive):
+    """Definitions are part of the prompt, in both APIs alike."""
+
+    def test_definitions_count_as_prompt_tokens(self):
+        tools = [{"type": "function", "function": {"name": "f", "description": "word " * 50}}]
+        size = ApproxTokenizer().count(json.dumps(tools, separators=(",", ":")))
+        chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        turn = {"model": "m", "input": "Hi"}
+        for path, body, field in (("/v1/chat/completions", chat, "prompt_tokens"),
+                                  ("/v1/responses", turn, "input_tokens")):
+            bare = self.request("POST", path, body).json()["usage"][field]
+            told = self.request("POST", path, dict(body, tools=tools)).json()["usage"][field]
+            self.assertEqual(told - bare, size)
+            self.assertGreater(size, 50)
+
+
 class ResponsesLoopTest(ToolsLive):
 
     def test_call_output_text_by_the_id_alone(self):
