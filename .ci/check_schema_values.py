@@ -2,9 +2,10 @@
 
     python .ci/check_schema_values.py --suite DIR [--seeds 5] [--verbose]
 
-Needs jsonschema[format] and pydantic[email] (dev only). DIR is the suite's `tests` folder; jsonschema's source package
-has it: `pip download --no-deps --no-binary :all: jsonschema==4.26.0`, unpacked, `jsonschema-4.26.0/json/tests`.
-Prints the pass counts; exit code 1 when one is below its bound.
+Needs jsonschema[format] and pydantic[email] (requirements-schema_values.txt). DIR is the suite's `tests` folder, the
+`json/tests` of jsonschema's source package: `python .ci/fetch_sdist.py .ci/requirements-schema_suite.txt DIR`.
+Prints the pass counts and, last, "N passed, M failed": where a share is at its floor or above it, its few misses are
+known ones and not counted; else they are. Exit code 1 when one is below its floor.
 """
 import argparse
 import json
@@ -19,6 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import jsonschema  # noqa: E402
+import referencing  # noqa: E402
 from schema_models import models as pydantic_models  # noqa: E402
 
 from backends.schema_check import UnsatisfiableSchema, satisfies  # noqa: E402
@@ -27,12 +29,13 @@ from backends.schema_values import generate_value  # noqa: E402
 DRAFTS = {"draft2020-12": jsonschema.Draft202012Validator, "draft2019-09": jsonschema.Draft201909Validator,
           "draft7": jsonschema.Draft7Validator, "draft6": jsonschema.Draft6Validator,
           "draft4": jsonschema.Draft4Validator}
-# Least shares of values that pass, set from what was measured with jsonschema 4.26.0's suite: 6377 of 6385 values,
-# 4662 of 4670 of the checker's own answers, all of the models' values.
-SUITE_BOUND = 0.998
-CHECKER_BOUND = 0.998
-MODELS_BOUND = 1.0
-TAKEN_BOUND = 0.97                  # a model may check more than its schema says: a date in the future, digits
+META_SCHEMA_REF = re.compile(r'"\$ref": "https?://json-schema\.org/')
+# Per row the least share that passes, and how many values or checks there must be at least (of one seed): set from what
+# was measured with jsonschema 4.26.0's suite and these models, the same at each run. 6377 of 6400 values and 4662 of
+# 4678 of the checker's own answers (the misses: dynamic scopes, vocabularies, draft 4's `id` below the root), all of the
+# models' values. The last row may lose some: a model may check more than its schema says (a date in the future, a unit).
+FLOORS = {"suite values": (0.9964, 1280), "suite checks": (0.9965, 4678), "Pydantic models": (1.0, 104),
+          "Zod models": (1.0, 102), "taken by the models": (0.98, 104)}
 
 
 def read_groups(folder, draft, validator):
@@ -49,14 +52,30 @@ def read_groups(folder, draft, validator):
                 yield "%s/%s: %s" % (draft, name, group["description"]), schema, group["tests"]
 
 
+def refers_elsewhere(schema, tests, validator):
+    """Whether a reference leads out of the schema: to a meta-schema, or where jsonschema cannot follow it either."""
+    if META_SCHEMA_REF.search(json.dumps(schema)):
+        return True
+    judge = validator(schema, registry=referencing.Registry())
+    try:
+        for test in tests:
+            judge.is_valid(test["data"])
+    except referencing.exceptions.Unresolvable:
+        return True
+    return False
+
+
 def check_group(name, schema, tests, validator, seeds, counts, report):
     can_be = any(test["valid"] for test in tests)
+    elsewhere = refers_elsewhere(schema, tests, validator)
     for test in tests:
         try:
             right = satisfies(test["data"], schema) == test["valid"]
         except UnsatisfiableSchema:
-            counts["checker refused (remote references)"] += 1
-            continue
+            if elsewhere:
+                counts["checker refused (remote references)"] += 1
+                continue
+            right = False
         counts["checker right" if right else "checker wrong"] += 1
         if not right:
             report("CHECKER %s | %s" % (name, test["description"]))
@@ -64,7 +83,7 @@ def check_group(name, schema, tests, validator, seeds, counts, report):
         try:
             value = generate_value(schema, random.Random(seed))
         except UnsatisfiableSchema as problem:
-            if "not in this document" in problem.reason:
+            if elsewhere and "not in this document" in problem.reason:
                 counts["remote references"] += 1
             elif not can_be:
                 counts["unsatisfiable, rightly"] += 1
@@ -125,18 +144,22 @@ def main():
         warnings.simplefilter("ignore")
         models = pydantic_models()
         kinds = {"Pydantic": {name: model.model_json_schema() for name, model in models.items()}, "Zod": zod_schemas}
-    rows = [("suite values", total["values right"], total["values right"] + total["values wrong"], SUITE_BOUND),
-            ("suite checks", total["checker right"], total["checker right"] + total["checker wrong"], CHECKER_BOUND)]
+    rows = {"suite values": (total["values right"], total["values right"] + total["values wrong"]),
+            "suite checks": (total["checker right"], total["checker right"] + total["checker wrong"])}
     for kind, schemas in kinds.items():
         right, taken, tried = check_models(kind, schemas, options.seeds, report, models if kind == "Pydantic" else {})
+        rows[kind + " models"] = right, tried
         if kind == "Pydantic":
-            rows.append(("taken by the models", taken, tried, TAKEN_BOUND))
-        rows.append(("%d %s models" % (len(schemas), kind), right, tried, MODELS_BOUND))
-    failed = False
-    for title, right, tried, bound in rows:
-        share = right / max(tried, 1)
-        print("%-20s %5d of %5d (%.2f %%, at least %.2f %%)" % (title, right, tried, 100 * share, 100 * bound))
-        failed = failed or not tried or share < bound
+            rows["taken by the models"] = taken, tried
+    passed = failed = 0
+    for title, (right, tried) in rows.items():
+        floor, least = FLOORS[title]
+        least *= 1 if title == "suite checks" else options.seeds
+        held = tried >= least and right >= floor * tried
+        print("%s %-20s %5d of %5d (%.2f %%, at least %.2f %% of %d)" % (
+            "ok  " if held else "FAIL", title, right, tried, 100 * right / max(tried, 1), 100 * floor, least))
+        passed, failed = passed + right, failed + (0 if held else max(1, tried - right))
+    print("%d passed, %d failed" % (passed, failed))
     return 1 if failed else 0
 
 

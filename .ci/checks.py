@@ -21,6 +21,7 @@ DEV_ONLY = {"tests": {"jsonschema", "referencing"}}
 
 # Written so that this file does not match itself.
 MACHINE_PATHS = r"(^|[^A-Za-z0-9_.~/-])/(work|root|opt|Users|home/[a-z]+)[/]"
+PINNED = r"[A-Za-z0-9._-]+==[0-9][^\s*]*( --hash=sha256:[0-9a-f]{64})?"  # a line of a requirements file
 REGISTRY_HOSTS = r"pypi[.]org|pythonhosted[.]org|npmjs[.](org|com)|yarnpkg[.]com|registry[.]npm|anaconda[.]org|proxy[.]golang"
 
 
@@ -173,15 +174,25 @@ def versions_agree(files):
 
 def tools_are_pinned(files):
     bad = []
-    names = [name for name in files if re.match(r"\.ci/requirements-.*\.txt$", name)]
-    for name in names:
-        for line in read(name).split("\n"):
-            if line and not line.startswith("#") and not re.match(r"[A-Za-z0-9._-]+==[0-9][^\s*]*$", line):
-                bad.append("%s: %s" % (name, line))
-    package = json.loads(read(".ci/package.json"))
-    bad += [".ci/package.json: %s %s" % pair for pair in package["dependencies"].items()
-            if not re.match(r"[0-9]+(\.[0-9]+)+$", pair[1])]
-    return bad if names else ["no requirements file"]
+    for folder in (".ci", ".ci/agents"):
+        for pattern in (r"requirements-.*\.txt", r"package\.json"):
+            if not any(os.path.dirname(name) == folder and re.fullmatch(pattern, os.path.basename(name)) for name in files):
+                bad.append("%s: no file is named %s" % (folder, pattern))
+    for name in files:
+        if room(name) != ".ci":
+            continue
+        if re.fullmatch(r"requirements.*\.txt", os.path.basename(name)):
+            lines = [line for line in read(name).split("\n") if line and not line.startswith("#")]
+            bad += ["%s: %s" % (name, line) for line in lines if not re.fullmatch(PINNED, line)]
+            if not lines:
+                bad.append("%s: nothing in it" % name)
+        elif os.path.basename(name) == "package.json":
+            package = json.loads(read(name))
+            pairs = [pair for key, value in package.items() if key.lower().endswith("dependencies") for pair in value.items()]
+            bad += ["%s: %s %s" % (name, *pair) for pair in pairs if not re.fullmatch(r"[0-9]+(\.[0-9]+)+", pair[1])]
+            if not pairs:
+                bad.append("%s: nothing in it" % name)
+    return bad
 
 
 def needed_files_are_there(files):

@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 
 import openai
 from openai import AsyncOpenAI, OpenAI
+
+from reporting import CHECKS, Report, check, need, same
 
 MODEL = "mock-model"
 QUESTION = "What does the sea say to the ship?"
@@ -39,30 +40,6 @@ EVENT_ORDER = [
     "response.content_part.done",
     "response.output_item.done",
 ]
-
-CHECKS = []
-
-
-def check(title):
-    """Register the function under the line that it proves."""
-
-    def register(function):
-        CHECKS.append((title, function))
-        return function
-
-    return register
-
-
-def same(found, wanted, what="value"):
-    """Fail unless both are equal."""
-    if found != wanted:
-        raise AssertionError("%s is %r, not %r" % (what, found, wanted))
-
-
-def need(holds, what):
-    """Fail with the text unless it holds."""
-    if not holds:
-        raise AssertionError(what)
 
 
 def refused(kind, call, status=None, code=None, param=None):
@@ -775,32 +752,18 @@ def main(arguments=None):
     options = parse_options(arguments)
     print("openai %s on Python %s, strict validation" % (openai.__version__, sys.version.split()[0]), flush=True)
     room = Room(options)
-    passed, failed = 0, 0
-
-    def tell(title, wrong):
-        nonlocal passed, failed
-        passed, failed = (passed, failed + 1) if wrong else (passed + 1, failed)
-        print("FAIL %s - %s" % (title, wrong) if wrong else "ok   " + title, flush=True)
-
-    checks = [(title, function) for title, function in CHECKS if options.only in title]
+    report = Report()
     try:
         room.open()
-        for title, function in checks:
-            try:
-                function(room)
-            except AssertionError as error:
-                tell(title, str(error))
-            except Exception:  # the SDK's refusal of what we sent, for one: its words are the finding
-                tell(title, traceback.format_exc(limit=-3)[-1800:])
-            else:
-                tell(title, None)
+        for title, function in CHECKS:
+            if options.only in title:
+                report.run(title, function, room)
     except AssertionError as error:
-        tell("the main server starts", str(error))
+        report.tell("the main server starts", str(error))
     finally:
         wrong = [text for server in room.servers for text in server.stop()]
-    tell("every server ends with status 0 on SIGTERM and has logged no exception", "; ".join(wrong))
-    print("%d passed, %d failed" % (passed, failed))
-    return 1 if failed else 0
+    report.tell("every server ends with status 0 on SIGTERM and has logged no exception", "; ".join(wrong))
+    return report.close()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""What is remembered, in words that fit every store: nodes, chains, bounds.
+"""What is remembered, in words that fit every store: nodes, chains, conversations, bounds.
 
 A response is a node: its parent, this turn's input items and its own object as JSON bytes, and a
 few numbers that make the next turn cheap. Nothing is copied forward: a chain of n turns costs
-memory linear in its text.
+memory linear in its text. A conversation is a name for the node at its end. A stored chat
+completion is a node without a chain.
 """
 import json
 
 from api_common import ID_TAIL_CHARS
 
+CONVERSATION_BYTES = 700            # one conversation's Python objects
 NODE_OVERHEAD_BYTES = 700           # one node's Python objects, measured: see bench, "memory"
 ITEM_TAIL_AT = ("msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_")
 
@@ -28,15 +30,20 @@ class Node:
     reads (its parent's, this input, this output; instructions are not among them). prefix_hash
     bytes: of the same context's content. open_calls frozenset of call ids without an output yet.
     calls int: tool calls made in the context. depth int: turns of the chain up to this one.
-    foreign_ids tuple of item ids that came from the client.
+    foreign_ids tuple of item ids that came from the client. hidden bool: part of a chain, but no
+    response that anybody can ask for (items put into a conversation; store: false). drops tuple of
+    item ids that are not in the context of this node and its descendants (deleted from a
+    conversation). background bool. replay bytes or None: the stream's events, see
+    runs.pack_events. about dict or None: what a stored chat completion is listed by.
     """
 
     __slots__ = ("id", "parent", "created_s", "body", "output_at", "input", "total_tokens",
                  "prefix_hash", "open_calls", "calls", "foreign_ids", "size_bytes", "children", "tree",
-                 "addressable", "depth")
+                 "addressable", "depth", "hidden", "drops", "background", "replay", "about")
 
     def __init__(self, id, parent, created_s, body, output_at, input, total_tokens, prefix_hash,
-                 open_calls=frozenset(), foreign_ids=(), calls=0):
+                 open_calls=frozenset(), foreign_ids=(), calls=0, hidden=False, drops=(),
+                 background=False, replay=None, about=None):
         self.id = id
         self.parent = parent
         self.created_s = created_s
@@ -48,7 +55,14 @@ class Node:
         self.open_calls = open_calls
         self.foreign_ids = foreign_ids
         self.calls = calls
+        self.hidden = hidden
+        self.drops = drops
+        self.background = background
+        self.replay = replay
+        self.about = about
         self.size_bytes = len(body) + len(input) + NODE_OVERHEAD_BYTES
+        if replay is not None:
+            self.size_bytes += len(replay)
         self.depth = parent.depth + 1 if parent is not None else 1
         self.children = 0           # kept by the store
         self.tree = None            # kept by the store
@@ -73,6 +87,61 @@ class Node:
             node = node.parent
 
 
+def iter_context(node, newest_first=False, own_output=False, breathe=None):
+    """The items of a node's context, as dicts, each id once and without those that were dropped.
+
+    own_output: whether the node's own output is among them; its input always is.
+    """
+    dropped, seen = set(), set()
+    if newest_first:
+        for each in node.chain():
+            dropped.update(each.drops)
+            if breathe is not None:
+                breathe()
+            items = each.input_items()
+            if own_output or each is not node:
+                items += each.output_items()
+            for item in reversed(items):
+                if item["id"] not in seen and item["id"] not in dropped:
+                    seen.add(item["id"])
+                    yield item
+        return
+    chain = list(node.chain())
+    for each in reversed(chain):
+        dropped.update(each.drops)
+    for each in reversed(chain):
+        if breathe is not None:
+            breathe()
+        items = each.input_items()
+        if own_output or each is not node:
+            items += each.output_items()
+        for item in items:
+            if item["id"] not in seen and item["id"] not in dropped:
+                seen.add(item["id"])
+                yield item
+
+
+class Conversation:
+    """A chain's name that moves: its head is the node of its last turn.
+
+    id str. created_s float. metadata dict. head Node or None. owner str or None: the id of the
+    response that is being generated in it; meanwhile nobody else writes.
+    """
+
+    __slots__ = ("id", "created_s", "metadata", "head", "owner", "tree")
+
+    def __init__(self, id, created_s, metadata, head=None):
+        self.id = id
+        self.created_s = created_s
+        self.metadata = metadata
+        self.head = head
+        self.owner = None
+        self.tree = None            # kept by the store
+
+    def size_bytes(self):
+        return CONVERSATION_BYTES + sum(len(key) + len(value) for key, value in self.metadata.items())
+
+
 def item_response_id(id):
     """The id of the response that gave an item this id, or None for a foreign one."""
     prefix, _, rest = id.partition("_")
@@ -94,8 +163,45 @@ class Store:
         """The addressable Node with this id, or None: unknown, deleted, evicted, expired."""
         raise NotImplementedError
 
-    def put(self, node):
-        """Keep a new node. Raises StoreFull, and then keeps nothing of it."""
+    def put(self, node, conversation=None):
+        """Keep a new node. conversation: id of the one that it becomes the head of, if that is still
+        there. Raises StoreFull, and then keeps nothing of it and moves nothing."""
+        raise NotImplementedError
+
+    def replace(self, node):
+        """Put a stored chat completion in the place of the one with the same id. False if that has gone."""
+        raise NotImplementedError
+
+    def chats(self):
+        """The stored chat completions' nodes, oldest first, as a list."""
+        raise NotImplementedError
+
+    def create_conversation(self, conversation):
+        """Keep a new Conversation; its head, if it has one, is a hidden node that is kept with it.
+        Raises StoreFull."""
+        raise NotImplementedError
+
+    def conversation(self, id):
+        """The Conversation with this id, or None."""
+        raise NotImplementedError
+
+    def describe_conversation(self, id, metadata):
+        """Give a conversation other metadata. The Conversation, or None when there is none."""
+        raise NotImplementedError
+
+    def delete_conversation(self, id):
+        """True if it was there. Responses that were made in it keep their context."""
+        raise NotImplementedError
+
+    def claim_conversation(self, id, owner):
+        """Make `owner` (a response's id) the only writer of a conversation, until it lets go.
+
+        The Conversation as it is now, or None when there is none; its `owner` tells who has it.
+        """
+        raise NotImplementedError
+
+    def release_conversation(self, id, owner):
+        """Let go of a conversation, if it is still there and still this owner's."""
         raise NotImplementedError
 
     def delete(self, id):
@@ -111,7 +217,8 @@ class Store:
         raise NotImplementedError
 
     def stats(self):
-        """{"responses": int, "tombstones": int, "bytes": int, "evicted": int, "expired": int}"""
+        """{"responses", "conversations", "tombstones", "bytes", "evicted", "expired"}: int each.
+        Stored chat completions count as responses."""
         raise NotImplementedError
 
     def close(self):

@@ -112,7 +112,8 @@ class StoreContract:
         store.delete(second)
         self.assertGreater(store.stats()["bytes"], 5000)
         store.delete(third)
-        self.assertEqual(store.stats(), {"responses": 0, "tombstones": 0, "bytes": 0, "evicted": 0, "expired": 0})
+        self.assertEqual(store.stats(), {"responses": 0, "conversations": 0, "tombstones": 0, "bytes": 0, "evicted": 0,
+                                         "expired": 0})
 
     def test_branches_share_their_trunk_and_do_not_meet(self):
         store = self.new_store()

@@ -1,4 +1,4 @@
-"""What the drivers of Python clients share: the list of checks, assertions, the tools, the closing line.
+"""What the drivers of Python clients share: what reporting.py has, the tool's other end, the questions.
 
 Each driver is run as `python drive_NAME.py BASE_URL` (without /v1), by .ci/clients, with the Python of an environment
 that holds its client. It prints one line per check and, last, "N passed, M failed"; status 1 when any failed.
@@ -7,37 +7,18 @@ that holds its client. It prints one line per check and, last, "N passed, M fail
 import asyncio
 import importlib.metadata
 import inspect
+import os
 import sys
-import traceback
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from reporting import CHECKS, Report, check, need, same  # noqa: E402, F401  (drivers take all from here)
 
 MODEL = "mock-model"
 KEY = "sk-loopback"
 QUESTION = "What does the sea say to the ship?"
 WEATHER_QUESTION = "What is the weather in Oslo?"  # shares a word with the tool get_weather
 WAIT_S = 30.0
-CHECKS = []
-
-
-def check(title):
-    """Register the function (plain or async) under the line that it proves."""
-
-    def register(function):
-        CHECKS.append((title, function))
-        return function
-
-    return register
-
-
-def same(found, wanted, what="value"):
-    """Fail unless both are equal."""
-    if found != wanted:
-        raise AssertionError("%s is %r, not %r" % (what, found, wanted))
-
-
-def need(holds, what):
-    """Fail with the text unless it holds."""
-    if not holds:
-        raise AssertionError(what)
 
 
 def need_text(text, what="the text"):
@@ -70,21 +51,14 @@ def run(*packages):
         sys.exit("usage: python %s BASE_URL" % sys.argv[0])
     versions = ", ".join("%s %s" % (name, importlib.metadata.version(name)) for name in packages)
     print("%s on Python %s" % (versions, sys.version.split()[0]), flush=True)
-    failed = 0
+    report = Report()
     with asyncio.Runner() as loop:  # one loop for all: clients keep their connections from check to check
         for title, function in CHECKS:
-            try:
-                if inspect.iscoroutinefunction(function):
-                    loop.run(asyncio.wait_for(function(), WAIT_S))
-                else:
-                    function()
-            except Exception:  # the client's refusal of what we sent, for one: its words are the finding
-                failed += 1
-                print("FAIL %s - %s" % (title, traceback.format_exc(limit=-4)[-1800:]), flush=True)
+            if inspect.iscoroutinefunction(function):
+                report.run(title, lambda: loop.run(asyncio.wait_for(function(), WAIT_S)))
             else:
-                print("ok   " + title, flush=True)
-    print("%d passed, %d failed" % (len(CHECKS) - failed, failed))
-    sys.exit(1 if failed else 0)
+                report.run(title, function)
+    sys.exit(report.close())
 
 
 def base_url():
