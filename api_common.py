@@ -409,6 +409,16 @@ def check_min_tokens(body, limit, limit_name, choices=1):
     return least
 
 
+# No answer is longer: where more context than this is left, it limits nothing.
+LONGEST_ANSWER_TOKENS = MAX_FORCED_TOKENS
+
+
+def context_overflow(tokens, limit, param):
+    """The 400 of a context that is longer than --max-model-len. Source: api-reference 2.2."""
+    return ApiError(400, "This model's maximum context length is %d tokens, but the input has %d tokens. Please "
+                    "shorten it." % (limit, tokens), code="context_length_exceeded", param=param)
+
+
 def content_text(content, path="content"):
     """The text of a message's content: a string, or the texts of a list of parts joined.
 
@@ -548,28 +558,38 @@ def unframed_bytes(data):
 
 # ---- pages ------------------------------------------------------------------------------------
 
-_LIST_LIMIT = check_integer(1, 100)
-
-
 def parse_page_query(query, default_order):
     """(limit, order, after) of a list call. query: {name: [str]}.
 
     Raises ApiError 400 for a limit outside 1..100 or an order other than asc and desc.
     """
-    limit = 20
-    text = (query.get("limit") or [None])[-1]
-    if text is not None:
-        try:
-            limit = int(text) if len(text) < 20 and text.isascii() and text.lstrip("-").isdigit() else None
-        except ValueError:
-            limit = None
-        if limit is None:
-            raise ApiError(400, "Invalid type for 'limit': expected an integer, but got '%s'."
-                           % shown(text), code="invalid_type", param="limit")
-        _LIST_LIMIT(limit, "limit")
+    limit = parse_query_integer(query, "limit", 20, 1)
+    _check_range(limit, 1, 100, "limit", "integer")
     order = (query.get("order") or [default_order])[-1]
     check_enum("asc", "desc")(order, "order")
     return limit, order, (query.get("after") or [None])[-1]
+
+
+def parse_query_integer(query, name, default, low):
+    """A query parameter as int, or the default. Raises ApiError 400."""
+    text = (query.get(name) or [None])[-1]
+    if text is None:
+        return default
+    if not (len(text) < 20 and text.isascii() and text.lstrip("-").isdigit() and text.count("-") == text.startswith("-")):
+        raise ApiError(400, "Invalid type for '%s': expected an integer, but got '%s'." % (name, shown(text)),
+                       code="invalid_type", param=name)
+    value = int(text)
+    _check_range(value, low, None, name, "integer")
+    return value
+
+
+def parse_query_boolean(query, name):
+    """A query parameter as bool; absent is False. Raises ApiError 400."""
+    text = (query.get(name) or ["false"])[-1].lower()
+    if text not in ("true", "1", "false", "0", ""):
+        raise ApiError(400, "Invalid type for '%s': expected true or false, but got '%s'." % (name, shown(text)),
+                       code="invalid_type", param=name)
+    return text in ("true", "1")
 
 
 def build_page(items, limit, after):
@@ -611,6 +631,8 @@ class Host:
         tokenizer  tokenizer.Tokenizer
         metrics    observe.metrics.Metrics
         models_json  bytes, the answer of GET /models
+        runs       background.BackgroundRuns
+        live_responses  set of the ids of responses that are being streamed in the foreground
         log_exception()  called inside an except block: the traceback goes to the log
     Of the one request that the handler object lives for:
         body_bytes  the whole body; query {name: [str]}; headers {lower-case name: str}
@@ -621,9 +643,11 @@ class Host:
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
+        send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
+    runs = live_responses = None
     body_bytes = b""
     query = {}
     headers = {}
@@ -638,4 +662,7 @@ class Host:
         raise NotImplementedError
 
     def send_completion(self, completion, streamed, headers=()):
+        raise NotImplementedError
+
+    def send_events(self, log, at, completion=None, headers=()):
         raise NotImplementedError

@@ -1,262 +1,203 @@
 """The Responses API: stateful turns in, a generation request to the backend, the node to the store.
 
-It validates, resolves `previous_response_id` to a chain, echoes the request and keeps the finished
-response before its terminal event goes out. Runs on whichever thread handles the request.
+It resolves `previous_response_id` or `conversation` to a chain and keeps the finished response before
+its terminal event goes out. Runs on whichever thread handles the request.
 """
 import re
 from hashlib import blake2b
 
-from api_common import (ANSWER_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, ApiError, Host, TakesLong, build_page,
-                        check_anything, check_array, check_boolean, check_enum, check_fields,
-                        check_integer, check_metadata, check_min_tokens, check_model_name,
-                        check_object,
-                        check_stream_options, check_streaming, check_string, check_unknown,
-                        dump_json, dump_string,
-                        invalid_type, invalid_value, missing_parameter, parse_body,
-                        parse_page_query, shown)
-from api_tools import RESPONSE_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
-from backends.contract import GenerationRequest, History
-from responses_assembler import ResponseAssembler
-from responses_items import items_to_messages, read_input
+from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SERVERS_OWN_FIELDS, ApiError, Host,
+                        TakesLong, build_page, check_array, check_enum, check_fields, check_min_tokens,
+                        check_model_name, check_streaming, check_unknown, context_overflow, ignored_headers,
+                        invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
+                        parse_query_integer, shown)
+from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
+                       read_tools)
+from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_events
+from backends.contract import FailingBackend, GenerationRequest, History
+from responses_assembler import CompactionAssembler, ResponseAssembler
+from responses_items import fit_items, items_to_messages, read_input
+from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_INCLUDES, RESPONSE_USED,
+                               build_echo)
 from runs import Completion
-from state.contract import LONG_CHAIN_TURNS, Node, StoreFull
+from state.contract import LONG_CHAIN_TURNS, Node, StoreFull, iter_context
 
-_RESPONSE_INCLUDES = (
-    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
-    "message.input_image.image_url", "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs", "reasoning.encrypted_content", "message.output_text.logprobs")
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
-
-
-# ---- validation -------------------------------------------------------------------------------
-
-def _check_input(value, path):
-    if value.__class__ is not str and value.__class__ is not list:
-        raise invalid_type(path, "a string or an array of items", value)
-
-
-def _check_conversation(value, path):
-    if value.__class__ is dict:
-        check_string(empty=False)(value.get("id"), path + ".id")
-    elif value.__class__ is not str:
-        raise invalid_type(path, "a conversation id or an object with one", value)
-
-
-_check_effort = check_enum("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_check_summary = check_enum("auto", "concise", "detailed")
-
-
-def _check_reasoning(value, path):
-    check_object(value, path)
-    if value.get("effort") is not None:
-        _check_effort(value["effort"], path + ".effort")
-    for key in ("summary", "generate_summary"):
-        if value.get(key) is not None:
-            _check_summary(value[key], "%s.%s" % (path, key))
-
-
-_check_format_type = check_enum("text", "json_object", "json_schema")
-_check_verbosity = check_enum("low", "medium", "high")
-
-
-def _check_text(value, path):
-    check_object(value, path)
-    form = value.get("format")
-    if form is not None:
-        check_object(form, path + ".format")
-        _check_format_type(form.get("type"), path + ".format.type")
-    if value.get("verbosity") is not None:
-        _check_verbosity(value["verbosity"], path + ".verbosity")
-
-
-_RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
-    "model": check_string(empty=False),
-    "input": _check_input,
-    "instructions": check_string(),
-    "previous_response_id": check_string(),
-    "conversation": _check_conversation,
-    "store": check_boolean,
-    "background": check_boolean,
-    "stream": check_boolean,
-    "stream_options": check_stream_options,
-    "max_output_tokens": check_integer(16),
-    "max_tool_calls": check_integer(1),
-    "top_logprobs": check_integer(0, 20),
-    "parallel_tool_calls": check_boolean,
-    "tools": check_array(check_object),
-    "tool_choice": check_anything,
-    "text": _check_text,
-    "reasoning": _check_reasoning,
-    "include": check_array(check_enum(*_RESPONSE_INCLUDES)),
-    "truncation": check_enum("auto", "disabled"),
-    "metadata": check_metadata,
-    "service_tier": check_enum("auto", "default", "flex", "scale", "priority", "fast", "ultrafast"),
-    "safety_identifier": check_string(64),
-    "prompt_cache_key": check_string(),
-    "prompt_cache_retention": check_string(),
-    "prompt_cache_options": check_object,
-    "user": check_string(),
-    "prompt": check_object,
-    "context_management": check_array(check_object, low=1),
-    "moderation": check_object,
-})
-
-# Acted on, or echoed; what else is given is accepted and listed as ignored.
-_RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_id", "store", "stream",
-                            "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
-                            "metadata", "service_tier", "reasoning", "tools", "tool_choice",
-                            "parallel_tool_calls", "text", "include", "top_logprobs"))
-
-
-# ---- the echo ---------------------------------------------------------------------------------
-# The object's keys that repeat the request: ready texts for what is not given, one dump for each
-# key that is. A dict and json.dumps of the whole object cost 13 us, this 3.
-
-_ECHO_DEFAULTS = (
-    ("instructions", b"null"), ("model", b"null"), ("parallel_tool_calls", b"true"),
-    ("tool_choice", b'"auto"'), ("tools", b"[]"),
-    ("text", b'{"format":{"type":"text"},"verbosity":"medium"}'),
-    ("temperature", b"1.0"), ("top_p", b"1.0"), ("top_logprobs", b"0"),
-    ("presence_penalty", b"0.0"), ("frequency_penalty", b"0.0"),
-    ("reasoning", b'{"effort":null,"summary":null}'), ("truncation", b'"disabled"'),
-    ("max_output_tokens", b"null"), ("max_tool_calls", b"null"), ("previous_response_id", b"null"),
-    ("safety_identifier", b"null"), ("prompt_cache_key", b"null"), ("user", b"null"),
-    ("store", b"true"), ("background", b"false"), ("service_tier", b'"default"'),
-    ("metadata", b"{}"))
-_ECHO_PLACE = {name: place for place, (name, _) in enumerate(_ECHO_DEFAULTS)}
-_ECHO_READY = [b'"%s":%s' % (name.encode("ascii"), value) for name, value in _ECHO_DEFAULTS]
-_ECHO_KEYS = [b'"%s":' % name.encode("ascii") for name, _ in _ECHO_DEFAULTS]
-
-
-def _echo_tool(tool):
-    """A tool as the object shows it: function tools with all their keys, flat."""
-    kind = tool.get("type")
-    nested = tool.get("function")
-    if kind in ("function", None) and nested.__class__ is dict:
-        tool = dict(nested, type="function")        # the chat form, which some clients send
-        kind = "function"
-    if kind != "function":
-        return tool
-    shape = {"type": "function", "name": tool.get("name"), "description": tool.get("description"),
-             "parameters": tool.get("parameters"), "strict": tool.get("strict", True)}
-    if shape["strict"] is None:
-        shape["strict"] = True
-    return dict(tool, **shape)
-
-
-def _echo_value(name, value):
-    if name == "tools":
-        return [_echo_tool(tool) for tool in value]
-    if name == "text":
-        return {"format": value.get("format") or {"type": "text"},
-                "verbosity": value.get("verbosity") or "medium"}
-    if name == "reasoning":
-        return dict(value, effort=value.get("effort"), summary=value.get("summary"))
-    if name == "service_tier":
-        return "default" if value == "auto" else value
-    return value
-
-
-def build_echo(body):
-    """The echoed keys of a response object for this request, as JSON bytes without braces."""
-    parts = list(_ECHO_READY)
-    for name, value in body.items():
-        place = _ECHO_PLACE.get(name)
-        if place is not None and value is not None:
-            if value.__class__ is str and name != "service_tier":
-                parts[place] = _ECHO_KEYS[place] + dump_string(value)
-            elif value.__class__ is int:
-                parts[place] = b"%s%d" % (_ECHO_KEYS[place], value)
-            else:
-                parts[place] = _ECHO_KEYS[place] + dump_json(_echo_value(name, value))
-    return b",".join(parts)
+COMPACT_TOKENS = 200                # of a compaction's summary, at most
 
 
 # ---- a turn -----------------------------------------------------------------------------------
 
 class _Turn:
-    """One response on its way: what the store needs when it is complete."""
+    """One response on its way: what the store needs when it is complete.
 
-    __slots__ = ("id", "tail", "parent", "read", "tokens", "store", "assembler", "wall")
+    parent: the Node that it follows, or None. conversation: the id of the one it holds, or None.
+    stored: whether it can be asked for later. run: its BackgroundRun, or None.
+    """
 
-    def keep(self):
+    __slots__ = ("id", "tail", "parent", "read", "tokens", "store", "assembler", "wall", "conversation", "stored",
+                 "run", "runs", "live")
+
+    def keep(self, frames):
         """Store the finished response. Called before the terminal event is written."""
-        assembler, read = self.assembler, self.read
+        assembler, run = self.assembler, self.run
+        replay = None
+        if run is not None and run.resumable:
+            replay = pack_events(run.log.events + split_events(frames))
         usage = assembler.usage
         said = usage.completion_tokens - usage.reasoning_tokens if usage is not None else 0
+        body = assembler.result()
+        # nothing is appended to a conversation by a turn that failed
+        self.put(body, assembler.output_at, said, assembler, replay, moves=assembler.closed)
+        if run is not None:
+            self.runs.forget(self.id)
+            run.settled.set()
+
+    def put(self, body, output_at, said, assembler, replay=None, moves=False):
+        """Store an object of this turn. said: tokens of its output. moves: it is its conversation's last."""
+        read = self.read
         digest = blake2b(b"\0".join([read.prefix_hash] + assembler.texts), digest_size=16)
-        node = Node(self.id, self.parent, self.wall(), assembler.result(), assembler.output_at,
-                    read.stored(self.tail), self.tokens + said + MESSAGE_TOKENS, digest.digest(),
-                    read.open_calls.union(assembler.call_ids) if assembler.call_ids
-                    else read.open_calls, read.foreign_ids, read.calls + len(assembler.call_ids))
+        node = Node(self.id, self.parent, self.wall(), body, output_at, read.stored(self.tail),
+                    self.tokens + said + MESSAGE_TOKENS, digest.digest(),
+                    read.open_calls.union(assembler.call_ids) if assembler.call_ids else read.open_calls,
+                    read.foreign_ids, read.calls + len(assembler.call_ids), not self.stored,
+                    background=self.run is not None, replay=replay)
         try:
-            self.store.put(node)
+            self.store.put(node, self.conversation if moves else None)
         except StoreFull as exc:
             raise ApiError(500, str(exc), type="server_error")
 
+    def settle(self):
+        """The generation is over, however it ended."""
+        run = self.run
+        if run is not None and not run.settled.is_set():
+            run.final = self.assembler.result()     # it could not be stored: whoever polls learns of it here
+            run.settled.set()
+        if self.conversation is not None:
+            self.store.release_conversation(self.conversation, self.id)
+        self.live.discard(self.id)
+
 
 class ResponsesApiMixin(Host):
-    """POST /v1/responses, and GET and DELETE of what it stored."""
+    """POST /v1/responses, and all calls about what it stored or is generating."""
 
     def responses_create(self):
-        breathe = self.breathe
-        body = parse_body(self.body_bytes, breathe)
-        unknown = check_fields(body, _RESPONSE_CHECKS)
-        strict = self.settings.strict
-        if strict:
+        body = parse_body(self.body_bytes, self.breathe)
+        unknown = check_fields(body, RESPONSE_CHECKS)
+        if self.settings.strict:
             check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None),
                           responses=True)
-        model = body.get("model")
-        if model is None:
+        if body.get("model") is None:
             if body.get("prompt") is None:
                 raise missing_parameter("model")
-            model = self.settings.model[0]         # the prompt template names one on the service
-            body["model"] = model
-        check_model_name(model, self.settings, responses=True)
+            body["model"] = self.settings.model[0]     # the prompt template names one on the service
+        check_model_name(body["model"], self.settings, responses=True)
         check_streaming(body)
         streamed = bool(body.get("stream"))
-        stored = body.get("store") is not False
-        if body.get("background"):
-            raise ApiError(400, "Background responses are not available yet.", param="background")
-        if body.get("conversation") is not None:
-            raise ApiError(400, "Conversations are not available yet.", param="conversation")
-        parent = self._responses_parent(body.get("previous_response_id"))
+        background = bool(body.get("background"))
+        turn = _Turn()
+        turn.stored = body.get("store") is not False
+        if background and not turn.stored:
+            raise ApiError(400, "Background responses must be stored: 'background' needs 'store' to be true.",
+                           param="background")
+        turn.store, turn.runs, turn.live, turn.run = self.store, self.runs, self.live_responses, None
+        turn.tail = self.ids.tail()
+        turn.id = "resp_" + turn.tail
+        turn.wall = self.clock.time
+        turn.conversation, turn.parent = self._responses_context(body, turn.id)
+        try:
+            self._responses_start(body, unknown, turn, streamed, background)
+        except BaseException:
+            turn.settle()
+            raise
+
+    def _responses_context(self, body, owner):
+        """(conversation id or None, parent Node or None) of a turn; the conversation is then the owner's."""
+        conversation = body.get("conversation")
+        if conversation is None:
+            return None, self._responses_parent(body.get("previous_response_id"))
+        if body.get("previous_response_id") is not None:
+            raise ApiError(400, "Mutually exclusive parameters: ['previous_response_id', 'conversation']. Only "
+                           "one of them can be given.", code="mutually_exclusive_parameters",
+                           param="previous_response_id")
+        id = conversation["id"] if conversation.__class__ is dict else conversation
+        held = self.store.conversation(id) if owner is None else self.store.claim_conversation(id, owner)
+        if held is None:
+            raise ApiError(404, "Conversation with id '%s' not found." % shown(id))
+        if owner is not None and held.owner != owner:
+            raise conversation_locked(id)
+        return id, held.head
+
+    def _responses_start(self, body, unknown, turn, streamed, background):
         given_input = body.get("input")
-        if not given_input and parent is None and body.get("prompt") is None:
+        if not given_input and turn.parent is None and turn.conversation is None and body.get("prompt") is None:
             if given_input is None:
                 raise missing_parameter("input")
             if given_input.__class__ is list:
                 raise ApiError(400, "Invalid 'input': the array is empty.", code="empty_array",
                                param="input")
+        failure = None
+        try:
+            request = self._responses_request(body, unknown, turn)
+        except ApiError as error:
+            # api-reference 2.2: too long a context is told inside a stream, or a background response
+            if error.code != "context_length_exceeded" or not (streamed or background):
+                raise
+            request, failure = GenerationRequest(body["model"], History(0, b"", "", list), raw=body), error
+        read = turn.read
+        chunked = streamed and self.chunked and not background
+        opening = (turn.tail, self.ids.created(), build_echo(body, turn.conversation), self.ids.created, read.count,
+                   chunked, background)
+        turn.assembler = ResponseAssembler(*opening)
+        keeps = turn.stored or turn.conversation is not None
+        completion = Completion(
+            request, self.backend if failure is None else FailingBackend(failure), turn.assembler, self.metrics,
+            self.log_exception, keep=turn.keep if keeps else None,
+            keep_blocking=keeps and (self.store.blocking or background and streamed),
+            settle=turn.settle if turn.conversation is not None or streamed or background else None)
+        if not background:
+            if streamed and turn.stored:
+                self.live_responses.add(turn.id)
+            self.send_completion(completion, streamed)
+            return
+        completion.record = []
+        log = self.runs.new_log(streamed)
+        run = turn.run = BackgroundRun(turn.id, completion, log, lambda: ResponseAssembler(*opening), turn, streamed)
+        queued, _ = run.snapshot()
+        self.runs.start(run)
+        headers = ignored_headers(request.ignored_fields, self.settings)
+        if streamed:
+            self.send_events(log, 0, completion, headers)
+        else:
+            self.send_json(200, queued, headers)
+
+    def _responses_request(self, body, unknown, turn):
+        """Read a turn's input into turn.read and turn.tokens; the GenerationRequest.
+
+        Raises ApiError; for a context that is too long only when all else is right.
+        """
+        breathe, parent, tokenizer, strict = self.breathe, turn.parent, self.tokenizer, self.settings.strict
         limit = body.get("max_output_tokens")
         least = check_min_tokens(body, limit, "max_output_tokens")
-        turn = _Turn()
-        turn.read = read = read_input(given_input, parent, self.store, self.tokenizer, breathe, strict)
+        given_input = body.get("input")
+        turn.read = read = read_input(given_input, parent, self.store, tokenizer, breathe, strict)
         turn.tokens = read.tokens + (parent.total_tokens if parent is not None else 0)
-        prompt_tokens = turn.tokens + ANSWER_TOKENS
+        fixed_tokens = ANSWER_TOKENS
         prefix_hash = read.prefix_hash
         instructions = body.get("instructions")
         if instructions:
-            prompt_tokens += MESSAGE_TOKENS + (
-                self.tokenizer.count(instructions) if breathe is None
-                else self.tokenizer.count_slowly(instructions, breathe))
+            fixed_tokens += MESSAGE_TOKENS + (
+                tokenizer.count(instructions) if breathe is None
+                else tokenizer.count_slowly(instructions, breathe))
             prefix_hash = blake2b(instructions.encode("utf-8", "surrogatepass") + prefix_hash,
                                   digest_size=16).digest()
-
-        def messages():
-            items = [] if parent is None else [
-                item for node in reversed(list(parent.chain()))
-                for item in node.input_items() + node.output_items()]
-            found = items_to_messages(items + read.plain_items())
-            return [{"role": "system", "content": instructions}] + found if instructions else found
-
         given = {}
         if "tools" in body or "tool_choice" in body:
             given["tools"] = specs = read_tools(body.get("tools"),
                                                 known_types=RESPONSE_TOOL_TYPES if strict else None)
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
             if specs:
-                prompt_tokens += count_tool_tokens(body["tools"], self.tokenizer, breathe)
+                fixed_tokens += count_tool_tokens(body["tools"], tokenizer, breathe)
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
             given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)
@@ -271,30 +212,56 @@ class ResponsesApiMixin(Host):
             given["reasoning_items"] = "summary" if reasoning.get("summary") \
                 or reasoning.get("generate_summary") else "bare"
         ignored = unknown
-        if not _RESPONSE_USED.issuperset(body):
+        if not RESPONSE_USED.issuperset(body):
             ignored += tuple(key for key, value in body.items() if value is not None
-                             and key in _RESPONSE_CHECKS and key not in _RESPONSE_USED)
+                             and key in RESPONSE_CHECKS and key not in RESPONSE_USED)
         if least:
             given["min_tokens"] = least
         if body.get("ignore_eos"):
             given["ignore_eos"] = True
         if body.get("parallel_tool_calls") is False:
             given["parallel_tools"] = False
-        request = GenerationRequest(
-            model, History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
-                           read.after_output),
+
+        prompt_tokens, kept = fixed_tokens + turn.tokens, None
+        room = self.settings.max_model_len - prompt_tokens
+        if room < 1:
+            if body.get("truncation") != "auto":
+                raise context_overflow(prompt_tokens, self.settings.max_model_len, "input")
+            kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens)
+            room = self.settings.max_model_len - prompt_tokens
+        if room < LONGEST_ANSWER_TOKENS and (limit is None or limit > room):
+            limit = room                    # an answer ends where the context does
+
+        def messages():
+            items = kept
+            if items is None:
+                items = [] if parent is None else list(iter_context(parent, own_output=True))
+                items = items + read.plain_items()
+            found = items_to_messages(items)
+            return [{"role": "system", "content": instructions}] + found if instructions else found
+        return GenerationRequest(
+            body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
+                                   read.after_output),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
-        turn.parent, turn.store = parent, self.store
-        turn.tail = tail = self.ids.tail()
-        turn.id = "resp_" + tail
-        turn.wall = self.clock.time
-        turn.assembler = assembler = ResponseAssembler(
-            tail, self.ids.created(), build_echo(body), self.ids.created, first_item=read.count,
-            chunked=streamed and self.chunked)
-        self.send_completion(
-            Completion(request, self.backend, assembler, self.metrics, self.log_exception,
-                       keep=turn.keep if stored else None,
-                       keep_blocking=stored and self.store.blocking), streamed)
+
+    def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens):
+        """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
+        if self.breathe is None:
+            raise TakesLong()
+
+        def newest_first():
+            for item in reversed(read.plain_items()):
+                self.breathe()
+                yield item
+            if parent is not None:
+                yield from iter_context(parent, True, True, self.breathe)
+        most = self.settings.max_model_len
+        kept, tokens = fit_items(newest_first(), most - 1 - fixed_tokens, self.tokenizer)
+        if not kept:
+            raise context_overflow(prompt_tokens, most, "input")
+        return kept, fixed_tokens + tokens
+
+    # ---- nodes --------------------------------------------------------------------------------
 
     def _responses_parent(self, id):
         """The node of a previous_response_id, or None when none was given."""
@@ -303,54 +270,184 @@ class ResponsesApiMixin(Host):
         if not _RESPONSE_ID.match(id):
             raise invalid_value("previous_response_id", "Invalid 'previous_response_id': '%s' is no id of "
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
-        node = self.store.get(id)
+        node = self._stored_response(id)
         if node is None:
+            if id in self.live_responses or self.runs.get(id) is not None:
+                raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
+                               param="previous_response_id")
             raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
                            code="previous_response_not_found", param="previous_response_id")
         return node
 
+    def _stored_response(self, id):
+        """The store also has chat completions, whose ids are no responses'."""
+        return self.store.get(id) if id.startswith("resp_") else None
+
     def _responses_node(self, id):
-        node = self.store.get(id)
+        node = self._stored_response(id)
         if node is None:
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         return node
 
     def responses_retrieve(self, id):
-        if (self.query.get("stream") or [""])[-1].lower() == "true":
-            self._responses_node(id)
-            raise ApiError(400, "The response cannot be streamed: only responses created with "
-                           "'background' and 'stream' can.", param="stream")
-        self.send_json(200, self._responses_node(id).body)
+        self._check_includes()
+        if parse_query_boolean(self.query, "stream"):
+            self._responses_resume(id)
+            return
+        if self.query.get("starting_after"):
+            raise ApiError(400, "'starting_after' is only allowed when 'stream' is true.", param="starting_after")
+        run = self.runs.get(id)
+        if run is None:
+            self.send_json(200, self._responses_node(id).body)
+        elif run.final is not None:
+            self.send_json(200, run.final)
+        else:
+            self.send_json(200, self._snapshot(run)[0])
+
+    def _check_includes(self):
+        check_array(check_enum(*RESPONSE_INCLUDES))(self.query.get("include") or [], "include")
+
+    def _snapshot(self, run, status=None):
+        if self.breathe is None and run.is_long():
+            raise TakesLong()
+        return run.snapshot(status, self.breathe)
+
+    def _responses_resume(self, id):
+        """The events again, from starting_after on, and live where it is still generating."""
+        after = parse_query_integer(self.query, "starting_after", -1, 0)
+        run, replay = self.runs.get(id), None
+        if run is None:
+            replay = self._responses_node(id).replay
+        if replay is None and (run is None or not run.resumable):
+            raise ApiError(400, "This response cannot be streamed: only those that were created with both "
+                           "'background' and 'stream' can be resumed.", param="stream")
+        if run is not None:
+            self.send_events(run.log, after + 1, run.completion)
+            return
+        if self.breathe is None and len(replay) > self.settings.inline_body_bytes:
+            raise TakesLong()
+        self.send_events(self.runs.log_of(replay), after + 1)
+
+    def responses_no_id(self):
+        """GET and DELETE of /responses/compact: a word that only a POST knows is an unknown id there."""
+        self._responses_node(self.path.strip("/").rpartition("/")[2])
 
     def responses_delete(self, id):
-        if not self.store.delete(id):
+        run = self.runs.get(id)
+        gone = False
+        if run is not None:
+            if self.runs.cancel(run) or run.final is not None:
+                self.runs.stopped(run)
+                gone = True
+            else:
+                self._await_end(run)
+        if not gone and not (id.startswith("resp_") and self.store.delete(id)):
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         self.send_json(200, {"id": id, "object": "response", "deleted": True})
 
+    def responses_cancel(self, id):
+        """Source: api-reference 10.9. Partial output is kept; usage is null."""
+        run = self.runs.get(id)
+        if run is not None and run.final is None:
+            if self.breathe is None and (run.is_long() or self.store.blocking):
+                raise TakesLong()
+            if self.runs.cancel(run):
+                self._keep_cancelled(run)
+                return
+            self._await_end(run)
+            run = self.runs.get(id)
+        if run is not None and run.final is not None:
+            self.send_json(200, run.final)
+            return
+        if id in self.live_responses:
+            raise _not_cancellable()
+        node = self._responses_node(id)
+        if not node.background:
+            raise _not_cancellable()
+        self.send_json(200, node.body)
+
+    def _keep_cancelled(self, run):
+        body, output_at = run.snapshot("cancelled", self.breathe)
+        turn, shadow = run.turn, run.shadow_assembler()
+        try:
+            turn.put(body, output_at, self.tokenizer.count(b"".join(shadow.texts).decode("ascii")), shadow,
+                     pack_events(run.log.events) if run.resumable else None)
+        finally:
+            self.runs.stopped(run)
+        self.send_json(200, body)
+
+    def _await_end(self, run):
+        """Wait until a response that is complete is in the store. Not on the loop."""
+        if self.breathe is None:
+            raise TakesLong()
+        if not run.settled.wait(SETTLE_TIMEOUT_S):
+            raise ApiError(503, "The response is being stored; try again.", type="server_error",
+                           headers=[("retry-after", "1")])
+
     def responses_input_items(self, id):
         limit, order, after = parse_page_query(self.query, "desc")
-        check_array(check_enum(*_RESPONSE_INCLUDES))(self.query.get("include") or [], "include")
-        node = self._responses_node(id)
+        self._check_includes()
+        run = self.runs.get(id)
+        if run is None:
+            node = self._responses_node(id)
+        else:
+            turn = run.turn
+            node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"")
         if self.breathe is None and node.depth > LONG_CHAIN_TURNS and (after is not None or order == "asc"):
             raise TakesLong()
-        self.send_json(200, build_page(_iter_context(node, order, self.breathe), limit, after))
+        self.send_json(200, build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after))
+
+    # ---- turns that are only looked at --------------------------------------------------------
+
+    def _described_turn(self, body, unknown):
+        """A turn that is read like any other, but not generated or stored: (turn, GenerationRequest)."""
+        turn = _Turn()
+        turn.tail = self.ids.tail()
+        turn.conversation, turn.parent = self._responses_context(body, None)
+        return turn, self._responses_request(body, unknown, turn)
+
+    def responses_input_tokens(self):
+        """POST /v1/responses/input_tokens: what a turn's input would count, which is stored nowhere."""
+        body = parse_body(self.body_bytes, self.breathe) if self.body_bytes else {}
+        unknown = check_fields(body, INPUT_TOKENS_CHECKS)
+        if self.settings.strict:
+            check_unknown(unknown, responses=True)
+        body.setdefault("model", self.settings.model[0])
+        check_model_name(body["model"], self.settings, responses=True)
+        turn, request = self._described_turn(body, unknown)
+        self.send_json(200, {"object": "response.input_tokens", "input_tokens": request.history.tokens},
+                       ignored_headers(request.ignored_fields, self.settings))
+
+    def responses_compact(self):
+        """POST /v1/responses/compact: a window of the user's messages and one item that stands for the rest."""
+        body = parse_body(self.body_bytes, self.breathe)
+        unknown = check_fields(body, COMPACT_CHECKS)
+        if self.settings.strict:
+            check_unknown(unknown, responses=True)
+        if body.get("model") is None:
+            raise missing_parameter("model")
+        check_model_name(body["model"], self.settings, responses=True)
+        if self.settings.no_compact:
+            raise ApiError(400, "The model '%s' does not support compaction." % shown(body["model"]),
+                           code="unsupported_model", param="model")
+        if not body.get("input") and body.get("previous_response_id") is None:
+            raise missing_parameter("input")
+        if self.breathe is None and body.get("previous_response_id") is not None:
+            raise TakesLong()               # it reads the whole chain
+        turn, request = self._described_turn(body, unknown)
+        items = [] if turn.parent is None else list(iter_context(turn.parent, own_output=True, breathe=self.breathe))
+        items += turn.read.stored_items(turn.tail)
+        kept = [item for item in items if item["type"] == "message" and item["role"] == "user"]
+        request.max_tokens = COMPACT_TOKENS
+        assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
+        self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
 
 
-def _iter_context(node, order, breathe):
-    """The items that a response was given, of its whole chain: newest first for "desc".
+def conversation_locked(id):
+    return ApiError(400, "Another process is currently operating on this conversation ('%s'). Please retry in a "
+                    "few seconds." % shown(id), code="conversation_locked", param="conversation")
 
-    Source: api-reference 11.3: the new input, then the previous output and input, and so on.
-    """
-    chain = node.chain() if order == "desc" else reversed(list(node.chain()))
-    step = -1 if order == "desc" else 1
-    seen = set()                        # a referenced or repeated item is listed once: its id is a cursor
-    for each in chain:
-        if breathe is not None:
-            breathe()
-        items = each.input_items()
-        if each is not node:            # a response's own output is not among its input
-            items += each.output_items()
-        for item in items[::step]:
-            if item["id"] not in seen:
-                seen.add(item["id"])
-                yield item
+
+def _not_cancellable():
+    return ApiError(400, "Cannot cancel a synchronous response: only responses created with 'background' can be "
+                    "cancelled.")

@@ -9,6 +9,7 @@ from api_common import (SIZE_LINES, SSE_DONE, chunked_bytes, dump_json, escape_j
                         item_id, unframed_bytes)
 from backends.contract import (Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
+from responses_items import seal_text
 from runs import Assembler
 
 # What follows `"sequence_number":`, with the frame's end and without and with its chunk's, ready for
@@ -20,9 +21,11 @@ _ITEM_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                   "custom_tool_call": "ctc_", "web_search_call": "ws_", "file_search_call": "fs_",
                   "compaction": "cmp_"}
 
-# The closed list of response.error.code that matters here (S); anything else is a server_error.
+# The closed list of response.error.code that matters here (S), and the one that Codex looks for;
+# anything else is a server_error.
 _RESPONSE_ERROR_CODES = frozenset(("server_error", "rate_limit_exceeded", "invalid_prompt",
-                                   "data_residency_mismatch", "bio_policy", "vector_store_timeout"))
+                                   "data_residency_mismatch", "bio_policy", "vector_store_timeout",
+                                   "context_length_exceeded"))
 
 
 def _sequence_ends(first, count, ready, template):
@@ -46,8 +49,18 @@ class _OpenMessage:
         self.kind = None            # "output_text" or "refusal"
 
     def body(self, status):
+        parts = self.parts
+        if self.kind is not None:
+            parts = parts + [self.open_part(b"".join(self.escapes))]
         return (b'{"type":"message","id":"%s","status":"%s","role":"assistant","content":[%s]}'
-                % (self.id, status, b",".join(self.parts)))
+                % (self.id, status, b",".join(parts)))
+
+    def open_part(self, text):
+        """The part that still takes text, with its text so far."""
+        if self.kind == "refusal":
+            return b'{"type":"refusal","refusal":"%s"}' % text
+        return b'{"type":"output_text","text":"%s","annotations":[],"logprobs":%s}' % (
+            text, dump_json(self.logprobs) if self.logprobs else b"[]")
 
 
 class _OpenCall:
@@ -91,6 +104,8 @@ class _OpenReasoning:
             value["content"] = [{"type": "reasoning_text", "text": text}]
         elif text:
             value["summary"] = [{"type": "summary_text", "text": text}]
+        if status != b"in_progress":
+            value["encrypted_content"] = seal_text("reasoning", text)
         value["status"] = status.decode("ascii")
         return dump_json(value)
 
@@ -117,11 +132,15 @@ class ResponseAssembler(Assembler):
 
     tail: the hex digits of the response's id. first_item: the number that its first output item
     gets in its id; input items have the ones before. echo: the object's keys that repeat the
-    request, as JSON bytes `"key":value,...`. completed_at(): unix seconds.
+    request, as JSON bytes `"key":value,...`. completed_at(): unix seconds. background: it is queued
+    first. sequence: the number of the next event.
     """
 
-    def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False):
+    OPENING_EVENTS = 3              # of a background response: created, queued, in_progress
+
+    def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False, background=False):
         self.tail = tail
+        self._background = background
         self._frame = chunked_bytes if chunked else unframed_bytes
         self._chunked = chunked
         self._head = b'{"id":"resp_%s","object":"response","created_at":%d,' % (
@@ -129,7 +148,7 @@ class ResponseAssembler(Assembler):
         self._echo = echo
         self._completed_at = completed_at
         self._next_item = first_item
-        self._sequence = 0
+        self.sequence = 0
         self._items = []            # by output index: JSON bytes once closed, else the open item
         self._message = None        # the open message, reasoning or other item: one at a time
         self._reasoning = None
@@ -138,6 +157,7 @@ class ResponseAssembler(Assembler):
         self.call_ids = []          # of all calls made, for the chain
         self.reason = None          # of the Finish
         self.texts = []             # the escaped text so far, in pieces, for the chain's hash
+        self.closed = False         # it came to an end of its own: completed or incomplete
         self._result = None
 
     # ---- pieces -------------------------------------------------------------------------------
@@ -146,8 +166,8 @@ class ResponseAssembler(Assembler):
         """One event's frame. A quiet assembler formats nothing."""
         if self.quiet:
             return b""
-        number = self._sequence
-        self._sequence = number + 1
+        number = self.sequence
+        self.sequence = number + 1
         return self._frame(b'event: %s\ndata: {"type":"%s",%s,"sequence_number":%d}\n\n' % (
             name, name, template % values, number))
 
@@ -180,9 +200,15 @@ class ResponseAssembler(Assembler):
     # ---- the contract -------------------------------------------------------------------------
 
     def start(self):
-        opening = (self._object(b"in_progress"),)
+        opening = (self._object(b"queued" if self._background else b"in_progress"),)
         return (self._event(b"response.created", b'"response":%s', opening)
-                + self._event(b"response.in_progress", b'"response":%s', opening))
+                + self._event(b"response.queued" if self._background else b"response.in_progress",
+                              b'"response":%s', opening))
+
+    def begin(self):
+        if not self._background:
+            return b""
+        return self._event(b"response.in_progress", b'"response":%s', (self._object(b"in_progress"),))
 
     def feed(self, delta):
         kind = delta.__class__
@@ -242,11 +268,9 @@ class ResponseAssembler(Assembler):
             logprobs = dump_json(message.logprobs) if message.logprobs else b"[]"
             frames = self._event(b"response.output_text.done", b'%s,"text":"%s","logprobs":%s', (
                 place, text, logprobs))
-            part = b'{"type":"output_text","text":"%s","annotations":[],"logprobs":%s}' % (
-                text, logprobs)
         else:
             frames = self._event(b"response.refusal.done", b'%s,"refusal":"%s"', (place, text))
-            part = b'{"type":"refusal","refusal":"%s"}' % text
+        part = message.open_part(text)
         frames += self._event(b"response.content_part.done", b'%s,"part":%s', (place, part))
         self.texts.append(text)
         message.parts.append(part)
@@ -411,8 +435,8 @@ class ResponseAssembler(Assembler):
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
-        first, escapes = self._sequence, run.escapes
-        self._sequence = first + len(escapes)
+        first, escapes = self.sequence, run.escapes
+        self.sequence = first + len(escapes)
         message.escapes += escapes
         size = len(prefix) + len(middle) - 2        # the end's own CR LF is not in the chunk
         if self._chunked and size + max(map(len, escapes)) + 16 < len(SIZE_LINES):
@@ -436,8 +460,8 @@ class ResponseAssembler(Assembler):
         opening = self._open_message("output_text")
         message = self._message
         prefix, middle = self._delta_parts(message)
-        first = self._sequence
-        self._sequence = first + len(run.escapes)
+        first = self.sequence
+        self.sequence = first + len(run.escapes)
         message.escapes += run.escapes
         count = len(run.escapes)
         ends = _sequence_ends(first, count, _SEQUENCE_BARE, b"%d}\n\n")
@@ -460,14 +484,11 @@ class ResponseAssembler(Assembler):
         frames = (self._close_reasoning(status) + self._close_other(status)
                   + self._close_message(status) + self._close_calls(status))
         self._finish_object()
+        self.closed = True
         return frames
 
     def _finish_object(self):
-        usage = self.usage or Usage(0, 0)
-        told = (b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},'
-                b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}' % (
-                    usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
-                    usage.reasoning_tokens, usage.prompt_tokens + usage.completion_tokens))
+        told = response_usage(self.usage or Usage(0, 0))
         output = b"[%s]" % b",".join(self._items)
         if self.reason == "length":
             self._result = self._object(b"incomplete", usage=told, output=output,
@@ -483,7 +504,9 @@ class ResponseAssembler(Assembler):
     def end(self):
         name = b"response.completed" if self.reason not in ("length", "content_filter") \
             else b"response.incomplete"
-        return self._event(name, b'"response":%s', (self._result,)) + self._frame(SSE_DONE)
+        frame = self._event(name, b'"response":%s', (self._result,))
+        self.sequence -= not self.quiet     # should keeping it fail, the failure takes its place
+        return frame + self._frame(SSE_DONE)
 
     def fail(self, error):
         """`error` in both known shapes at once, then response.failed.
@@ -494,24 +517,75 @@ class ResponseAssembler(Assembler):
         nested = {"type": error.type, "code": code, "message": error.message, "param": error.param}
         told = dump_json({"code": error.code or code, "message": error.message, "param": error.param,
                           "error": nested})[1:-1]
-        output = b"[%s]" % b",".join(
-            item if item.__class__ is bytes else self._cut(item) for item in self._items)
+        output = self._output_so_far(b"incomplete")
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
+        self.closed = False
         self._result = failed = self._object(b"failed", output=output, error=dump_json(
             {"code": closed, "message": error.message}))
         self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
         return (self._event(b"error", b"%s", (told,))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
 
-    def _cut(self, item):
-        """An item that a failure left open, as far as it came."""
-        if item.__class__ is _OpenMessage and item.kind is not None:
-            text = b"".join(item.escapes)
-            item.parts.append(
-                b'{"type":"output_text","text":"%s","annotations":[],"logprobs":[]}' % text
-                if item.kind == "output_text" else b'{"type":"refusal","refusal":"%s"}' % text)
-            item.kind = None
-        return item.body(b"incomplete")
+    def _output_so_far(self, status):
+        """The output array, with what is still open as far as it came, in this status."""
+        return b"[%s]" % b",".join(
+            item if item.__class__ is bytes else item.body(status) for item in self._items)
+
+    def peek(self, status):
+        """(the object as it stands in mid-generation, place of its output); nothing is changed."""
+        output = self._output_so_far(b"incomplete" if status == b"cancelled" else b"in_progress")
+        told = self._object(status, output=output)
+        return told, (len(told) - 1 - len(output), len(told) - 1)
 
     def result(self):
         return self._result
+
+
+class CompactionAssembler(Assembler):
+    """Text deltas to a compaction window: the kept messages, then one item with the text inside.
+
+    tail: the hex digits of the window's id. kept: the user's messages, as stored. number: the first
+    free one for the item's id. Never streamed.
+    """
+
+    def __init__(self, tail, created, kept, number):
+        self._tail = tail
+        self._created = created
+        self._kept = kept
+        self._number = number
+        self._pieces = []
+
+    def start(self):
+        return b""
+
+    def feed(self, delta):
+        if delta.__class__ is TextDelta:
+            self._pieces.append(delta.text)
+        elif delta.__class__ is TextRun:
+            self.absorb(delta)
+        elif delta.__class__ is Usage:
+            self.usage = delta
+        elif hasattr(delta, "error"):
+            self.failed = delta.error
+        return b""
+
+    def absorb(self, run):
+        self._pieces += run.pieces
+
+    def finish(self):
+        return b""
+
+    def result(self):
+        item = {"type": "compaction", "id": item_id("cmp_", self._tail, self._number),
+                "encrypted_content": seal_text("compaction", "".join(self._pieces))}
+        return (b'{"id":"resp_%s","object":"response.compaction","created_at":%d,"output":%s,"usage":%s}' % (
+            self._tail.encode("ascii"), self._created, dump_json(self._kept + [item]),
+            response_usage(self.usage or Usage(0, 0))))
+
+
+def response_usage(usage):
+    """A Usage as the usage object of the Responses API."""
+    return (b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},'
+            b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}' % (
+                usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
+                usage.reasoning_tokens, usage.prompt_tokens + usage.completion_tokens))

@@ -4,6 +4,7 @@ In: the request's `input`. Out: a ReadInput. A simulated turn needs only counts 
 stored form is built when the response is kept and chat messages when a backend asks for them.
 """
 import json
+from binascii import Error as Base64Error, a2b_base64, b2a_base64
 
 from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong, check_array, check_enum, check_given_string,
                         check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
@@ -33,6 +34,7 @@ _INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"
 _NO_CALLS = frozenset()
 
 
+
 class ReadInput:
     """A turn's input. items: list of dicts with references resolved, or one str. count: of items.
 
@@ -44,14 +46,17 @@ class ReadInput:
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
                  "foreign_ids", "calls", "after_output")
 
+    def stored_items(self, tail):
+        """stored(), as a list of dicts."""
+        return [_stored_item(item, tail, number) for number, item in enumerate(self.plain_items())]
+
     def stored(self, tail):
         """The items as they are kept and listed: a JSON array, every item with id and status."""
         if self.items.__class__ is str:
             return (b'[{"type":"message","id":"%s","status":"completed","role":"user","content":'
                     b'[{"type":"input_text","text":"%s"}]}]' % (
                         item_id("msg_", tail, 0).encode("ascii"), escape_json(self.items)))
-        return dump_json([_stored_item(item, tail, number)
-                          for number, item in enumerate(self.items)])
+        return dump_json(self.stored_items(tail))
 
     def plain_items(self):
         """The items as a list of dicts, ids or not."""
@@ -162,6 +167,96 @@ def _opaque_text(value):
     return json.dumps(value, ensure_ascii=False)
 
 
+# ---- encrypted_content: opaque to clients, readable for us ------------------------------------
+
+_SEAL = "mt1."
+
+
+def seal_text(kind, text):
+    """A text as an opaque `encrypted_content`, from which any server of this kind can restore it.
+
+    kind: the item's type. It is not secret: a stand-in has no secrets, and no key to lose.
+    """
+    return _SEAL + b2a_base64(dump_json([kind, text]), newline=False).decode("ascii")
+
+
+def unseal_text(kind, sealed):
+    """The text of seal_text(), or None for what was not made by it for this kind of item."""
+    if sealed.__class__ is not str or not sealed.startswith(_SEAL):
+        return None
+    try:
+        value = json.loads(a2b_base64(sealed[len(_SEAL):].encode("ascii")))
+    except (Base64Error, ValueError, RecursionError):
+        return None
+    if value.__class__ is list and len(value) == 2 and value[0] == kind and value[1].__class__ is str:
+        return value[1]
+    return None
+
+
+def _sealed_item_text(item, kind, path, strict):
+    """What a reasoning or compaction item adds to the context: its words, not its seal."""
+    sealed = item.get("encrypted_content")
+    if sealed is not None:
+        check_string()(sealed, path + ".encrypted_content")
+    elif kind == "compaction":
+        raise missing_parameter(path + ".encrypted_content")
+    text = unseal_text(kind, sealed)
+    if text is None and sealed is not None and strict:
+        raise ApiError(400, "The encrypted content of '%s' could not be verified: it was not made here."
+                       % path, code="invalid_encrypted_content", param=path + ".encrypted_content")
+    if text is not None:
+        return text
+    said = ""
+    for field in ("summary", "content"):
+        if item.get(field).__class__ is list:
+            check_array(check_object)(item[field], "%s.%s" % (path, field))
+            said += content_text(item[field])
+    return said
+
+
+def item_words(item, kind, path="input", strict=False):
+    """What an item of any kind says: (role or kind, text, parts that are no text).
+
+    Raises ApiError 400 naming the field for an item that is not what its type says.
+    """
+    if kind == "message":
+        text, media = _check_message(item, path)
+        return item["role"], text, media
+    if kind in _CALL_ITEMS:
+        return "call", _read_call(item, kind, path), 0
+    if kind in _OUTPUT_ITEMS:
+        return "output", _check_output(item, kind, path), 0
+    if kind == "reasoning" or kind == "compaction":
+        return kind, _sealed_item_text(item, kind, path, strict), 0
+    if kind in _OPAQUE_ITEMS:
+        return kind, _opaque_text({key: value for key, value in item.items() if key != "id"}), 0
+    raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an input item."
+                        % (path, shown(item.get("type"))))
+
+
+def item_tokens(item, tokenizer):
+    """The context tokens of an item that was read before."""
+    _, text, media = item_words(item, _item_type(item))
+    return MESSAGE_TOKENS + MEDIA_TOKENS * media + tokenizer.count(text)
+
+
+def fit_items(newest_first, budget, tokenizer):
+    """`truncation: auto`: the newest items that fit, oldest first, and their tokens.
+
+    newest_first: iterable of items as stored or as given. Returns ([], 0) when the newest alone
+    does not fit into `budget` tokens.
+    """
+    kept, total = [], 0
+    for item in newest_first:
+        tokens = item_tokens(item, tokenizer)
+        if total + tokens > budget:
+            break
+        kept.append(item)
+        total += tokens
+    kept.reverse()
+    return kept, total
+
+
 def _call_in_chain(parent, call_id, breathe):
     """Whether any call of the context has this id: the slow look, for an answer given twice."""
     if parent is None:
@@ -201,7 +296,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
         _check_open_calls(strict, read.open_calls)
         read.items = read.last_user_text = value
         read.count = 1
-        read.tokens = MESSAGE_TOKENS + _item_tokens(value, tokenizer, breathe)
+        read.tokens = MESSAGE_TOKENS + _text_tokens(value, tokenizer, breathe)
         read.prefix_hash = content_hash("user\0" + value, before)
         return read
     items, tokens, said, chars = [], 0, [], 0
@@ -219,20 +314,13 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
         elif item.get("id") is not None:
             check_given_string(item["id"], path + ".id")
             foreign.append(item["id"])
-        if kind == "message":
-            text, media = _check_message(item, path)
-            tokens += MEDIA_TOKENS * media
-            role = item["role"]
-            if role == "user":
-                read.last_user_text = text
-        elif kind in _CALL_ITEMS:
-            role = "call"
-            text = _read_call(item, kind, path)
+        role, text, media = item_words(item, kind, path, strict)
+        if role == "user":
+            read.last_user_text = text
+        elif role == "call":
             read.calls += 1
             open_calls.add(item["call_id"])
-        elif kind in _OUTPUT_ITEMS:
-            role = "output"
-            text = _check_output(item, kind, path)
+        elif role == "output":
             call_id = item.get("call_id")
             if call_id is None and strict and kind in ("function_call_output", "custom_tool_call_output"):
                 raise missing_parameter(path + ".call_id")
@@ -245,19 +333,13 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
                         and call_id not in answered and not _call_in_chain(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
                                    % shown(call_id), param="input")
-        elif kind in _OPAQUE_ITEMS:
-            role = kind
-            text = _opaque_text({key: value for key, value in item.items() if key != "id"})
-        else:
-            raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an "
-                                "input item." % (path, shown(item.get("type"))))
         read.after_output = role == "output"
         chars += len(text)
         if chars > MAX_INPUT_CHARS:
             raise ApiError(400, "Invalid 'input': more than %d characters in all." % MAX_INPUT_CHARS,
                            code="string_above_max_length", param="input")
         items.append(item)
-        tokens += MESSAGE_TOKENS + _item_tokens(text, tokenizer, breathe)
+        tokens += MESSAGE_TOKENS + MEDIA_TOKENS * media + _text_tokens(text, tokenizer, breathe)
         said += (role, text)
         if breathe is not None:
             breathe()
@@ -274,7 +356,7 @@ def _check_open_calls(strict, open_calls):
         raise ApiError(400, "No tool output found for the tool call '%s'." % shown(min(open_calls)), param="input")
 
 
-def _item_tokens(text, tokenizer, breathe):
+def _text_tokens(text, tokenizer, breathe):
     return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
 
 
@@ -299,14 +381,19 @@ def _read_call(item, kind, path):
 def items_to_messages(items):
     """Items of any kind as chat messages.
 
-    Calls join the assistant message that made them; their outputs follow as tool messages.
-    Reasoning and the items of built-in tools have no place in chat and are left out.
+    Calls join the assistant message that made them; their outputs follow as tool messages. A
+    compaction is a user's message with its summary. Reasoning and the items of built-in tools have no
+    place in chat and are left out.
     """
     messages = []
     for item in items:
         kind = _item_type(item)
         if kind == "message":
             messages.append({"role": item["role"], "content": _chat_content(item["content"])})
+        elif kind == "compaction":
+            summary = unseal_text(kind, item.get("encrypted_content"))
+            if summary:
+                messages.append({"role": "user", "content": "Summary of what was said before: " + summary})
         elif kind in _CALL_ITEMS:
             last = messages[-1] if messages else None
             if last is None or last["role"] != "assistant":

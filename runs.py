@@ -33,6 +33,10 @@ class Assembler:
         """Frames that open a stream, before anything was generated."""
         raise NotImplementedError
 
+    def begin(self):
+        """Frames for the moment at which generation begins."""
+        return b""
+
     def feed(self, delta):
         """Take any delta in; the frames that it makes, perhaps none."""
         raise NotImplementedError
@@ -69,20 +73,25 @@ class Assembler:
 class Completion:
     """One generation, and the steps that a player plays of it.
 
-    keep(): called when the answer is complete and before its terminal frame goes out; it stores
-    what is to be stored, and a fault of it fails the answer. None when nothing is stored.
-    keep_blocking: whether keep() may wait. on_error(): called inside an except block.
+    keep(frames): called when the answer is complete, with a stream's last frames before they go
+    out; it stores what is to be stored, and a fault of it fails the answer. None when nothing is
+    stored. keep_blocking: whether keep() may wait. settle(): called once when it is over in any way, on
+    any thread; like keep() it may wait. on_error(): called inside an except block.
     metrics: observe.metrics.Metrics. now: the monotonic clock.
+    record: None, or a list that takes the deltas as they come, for a background response.
     """
 
+    record = None
+
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
-                 keep_blocking=False, now=monotonic):
+                 keep_blocking=False, now=monotonic, settle=None):
         self.request = request
         self.backend = backend
         self.assembler = assembler
         self.cancel = Cancel()
         self._keep = keep
         self._keep_blocking = keep_blocking
+        self._settle = settle
         self._metrics = metrics
         self._on_error = on_error
         self._tail = b""
@@ -96,7 +105,18 @@ class Completion:
 
         Raises ApiError for a request that the backend refuses.
         """
-        return self.backend.generate(self.request, self.cancel)
+        deltas = self.backend.generate(self.request, self.cancel)
+        if self.record is None:
+            return deltas
+        if deltas.__class__ is list:
+            self.record = deltas
+            return deltas
+        return self._recorded(deltas)
+
+    def _recorded(self, deltas):
+        for entry in deltas:
+            self.record.append(entry)
+            yield entry
 
     def iter_stream(self, deltas, chunked):
         """(due_s, frame or Step) of a streamed answer; the head is the caller's."""
@@ -104,7 +124,7 @@ class Completion:
         assembler = self.assembler
         due_s = 0.0
         try:
-            yield 0.0, assembler.start()
+            yield 0.0, assembler.start() + assembler.begin()
             for due, delta in deltas:
                 if due is not None:
                     due_s = due
@@ -170,7 +190,11 @@ class Completion:
         due_s = 0.0
         assembler.quiet = not streamed
         try:
-            for due, delta in self.backend.generate(self.request, cancel):
+            deltas = self.backend.generate(self.request, cancel)
+            opening = assembler.begin()
+            if opening:
+                player.push(play, 0.0, opening)
+            for due, delta in deltas if self.record is None else self._recorded(deltas):
                 if cancel.is_set():
                     return
                 if due is not None:
@@ -205,8 +229,12 @@ class Completion:
 
     def _fail_pushed(self, steps, render, error, streamed):
         """A plain status while the head is not out yet, else the API's event. On the player."""
+        if render is None:                      # nobody waits for a status: a background response
+            head, steps.head = steps.head or b"", None
+            return head + self._failure_frames(error, True)
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
+        self.settle()
         return render(error.status, error)
 
     # ---- ends ---------------------------------------------------------------------------------
@@ -215,23 +243,37 @@ class Completion:
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
         the pacer."""
         self._metrics.add("disconnects")
-        return self.cancel.raise_flag()
+        callbacks = self.cancel.raise_flag()
+        if self._settle is None:
+            return callbacks
+        if self._keep_blocking:
+            return list(callbacks) + [self.settle]
+        self.settle()
+        return callbacks
+
+    def settle(self):
+        """It is over: whatever was held for it is let go. Once, whoever says so."""
+        settle, self._settle = self._settle, None
+        if settle is not None:
+            settle()
 
     def _finish_stream(self):
-        if self.cancel.is_set():
+        if not self.cancel.finish():
             return b""
         frames = b""
         try:
             frames = self.assembler.finish()
+            out = b"".join((frames, self.assembler.end(), self._tail))
             if self._keep is not None:
-                self._keep()
+                self._keep(out)
         except Exception as exc:
             return frames + self._failure_frames(self._as_error(exc))
+        self.settle()
         self._count()
-        return b"".join((frames, self.assembler.end(), self._tail))
+        return out
 
     def _finish_plain(self, render):
-        if self.cancel.is_set():
+        if not self.cancel.finish():
             return b""
         assembler = self.assembler
         try:
@@ -239,12 +281,14 @@ class Completion:
                 raise assembler.failed
             assembler.finish()
             if self._keep is not None:
-                self._keep()
+                self._keep(b"")
             body = assembler.result()
         except Exception as exc:
             error = self._as_error(exc)
             self._metrics.add("failures")
+            self.settle()
             return render(error.status, error)
+        self.settle()
         self._count()
         return render(200, body)
 
@@ -253,14 +297,17 @@ class Completion:
 
     def _failure_frames(self, error, keep=False):
         """The stream's end by an error. keep: what failed can be fetched all the same."""
+        if not self.cancel.finish():
+            return b""
         self._metrics.add("failures")
-        frames = self.assembler.fail(error)
-        if keep and self._keep is not None and not self.cancel.is_set():
+        frames = self.assembler.fail(error) + self._tail
+        if keep and self._keep is not None:
             try:
-                self._keep()
+                self._keep(frames)
             except Exception as exc:
                 self._as_error(exc)         # the client learns of the first fault, the log of both
-        return frames + self._tail
+        self.settle()
+        return frames
 
     def _as_error(self, exc):
         """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""

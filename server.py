@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 try:
     from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             ignored_headers, server_error)
+    from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
@@ -48,7 +49,11 @@ ROUTES = (
     ("/chat/completions", {"POST": "chat_create"}),
     ("/completions", {"POST": "completions_create"}),
     ("/responses", {"POST": "responses_create"}),
+    ("/responses/input_tokens", {"POST": "responses_input_tokens", "GET": "responses_no_id",
+                                 "DELETE": "responses_no_id"}),
+    ("/responses/compact", {"POST": "responses_compact", "GET": "responses_no_id", "DELETE": "responses_no_id"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
+    ("/responses/{}/cancel", {"POST": "responses_cancel"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
     ("/embeddings", {"POST": "embeddings_create"}),
     ("/moderations", {"POST": "moderations_create"}),
@@ -266,6 +271,19 @@ class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
 
+    def send_events(self, log, at, completion=None, headers=()):
+        self.completion = completion
+        if not self.chunked:
+            self.keep_alive = False
+        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
+        steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
+        metrics = self.metrics
+        self.play = Play(self.connection, self.received_s, steps, on_gone=lambda: metrics.add("disconnects"),
+                         heartbeat_s=self.settings.heartbeat_s, heartbeat=heartbeat, timed=False)
+        self.play.push = steps
+        self.play.frame = self._stream_head(headers)
+        self.play.owner = self
+
     def _stream_head(self, headers):
         return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
                                       self._extra_headers(headers))
@@ -367,6 +385,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
+        self.runs = BackgroundRuns(self.player, self.workers, self.clock, settings.max_background,
+                                   self._background_ended)
+        self.handler_class.runs = self.runs
+        self.handler_class.live_responses = set()
 
     def _build_transport(self):
         settings = self.settings
@@ -426,6 +448,15 @@ class MockTurtleServer(ThreadingHTTPServer):
                     self.clock.monotonic() - handler.received_s,
                     "client left" if not whole else handler.fault or "completed",
                     handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
+
+    def _background_ended(self, run):
+        """A line in the log for a response that nobody's request ends with."""
+        completion = run.completion
+        usage = completion.assembler.usage
+        self.log("info", "background %s model=%s tokens=%s %s" % (
+            run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
+                usage.prompt_tokens, usage.completion_tokens),
+            "cancelled" if completion.cancel.is_set() else "ended"))
 
     def sweep_store(self):
         if not self.store.blocking:
@@ -499,6 +530,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         if self._pacer is not None:
             self._pacer.stop()
             self._pacer_waker.close()
+        self.runs.close()
         self.workers.stop()
         self._waker.close()
         self.backend.close()

@@ -37,11 +37,13 @@ class Settings:
     itl_std_ms = 0.0
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
-    max_model_len = 131072          # context that /tokenize states, in tokens
+    max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
+    no_compact = False              # /responses/compact answers as for a model that cannot
+    max_background = 1000           # background responses in progress at once
     max_responses = 10000           # stored responses; the least recently used go first
     max_store_mb = 256.0            # bytes of all stored responses
     store_ttl_s = 86400.0           # age at which a stored response goes
@@ -79,7 +81,7 @@ class Settings:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
-                     "header_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s", "max_model_len"):
+                     "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "refusal_rate"):
@@ -195,7 +197,7 @@ _SETTINGS_FLAGS = (
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
-        ("max-model-len", "N", "context length that /tokenize states, in tokens"),
+        ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
@@ -207,6 +209,7 @@ _SETTINGS_FLAGS = (
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),
         ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
+        ("no-compact", None, "refuse /v1/responses/compact, as for a model that does not support it"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
     )),
     ("leniency", (
@@ -220,6 +223,7 @@ _SETTINGS_FLAGS = (
     )),
     ("state", (
         ("max-responses", "N", "stored responses kept; the least recently used go first"),
+        ("max-background", "N", "background responses in progress at once; more get 429"),
         ("max-store-mb", "MB", "size of all stored responses together"),
         ("store-ttl-s", "S", "age at which a stored response expires"),
     )),

@@ -79,6 +79,18 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
     __slots__ = ()
 
 
+class FailingBackend:
+    """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
+
+    blocking = False
+
+    def __init__(self, error):
+        self._error = error
+
+    def generate(self, request, cancel):
+        return [(0.0, Failure(self._error))]
+
+
 # ---- what a request asks for ------------------------------------------------------------------
 
 class ToolSpec(namedtuple("ToolSpec", "kind name description parameters strict namespace place")):
@@ -168,10 +180,11 @@ class Cancel:
     A request that is never waited for costs no lock: the event is made when first needed.
     """
 
-    __slots__ = ("_set", "_lock", "_event", "_callbacks")
+    __slots__ = ("_set", "_over", "_lock", "_event", "_callbacks")
 
     def __init__(self):
         self._set = False
+        self._over = False
         self._lock = threading.Lock()   # guards _event and _callbacks against set()
         self._event = None
         self._callbacks = None
@@ -199,17 +212,30 @@ class Cancel:
                 return
         callback()
 
-    def raise_flag(self):
-        """Cancel, but leave the callbacks to the caller, who gets them in a list: for the pacer."""
+    def claim(self):
+        """Cancel, but leave the callbacks to the caller, who gets them in a list: for the pacer.
+
+        None when it was cancelled already, or is complete: of claim() and finish(), one wins.
+        """
         with self._lock:
-            if self._set:
-                return ()
+            if self._set or self._over:
+                return None
             self._set = True
             event, callbacks = self._event, self._callbacks
             self._callbacks = None
         if event is not None:
             event.set()
         return callbacks or ()
+
+    def raise_flag(self):
+        """claim() for those to whom it is the same who was first."""
+        return self.claim() or ()
+
+    def finish(self):
+        """The generation is complete: nothing cancels it any more. False when it was cancelled."""
+        with self._lock:
+            self._over = not self._set
+            return self._over
 
     def set(self):
         for callback in self.raise_flag():

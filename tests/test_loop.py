@@ -602,9 +602,9 @@ class PatientStore(MemoryStore):
         self.go.wait(TIMEOUT_S)
         return MemoryStore.get(self, id)
 
-    def put(self, node):
+    def put(self, node, conversation=None):
         self.threads.add(threading.current_thread().name)
-        MemoryStore.put(self, node)
+        MemoryStore.put(self, node, conversation)
 
 
 @every_form

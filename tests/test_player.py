@@ -747,7 +747,7 @@ class CompletionTest(PlayerTest):
     def completion(self, *deltas, keep=None, keep_blocking=False):
         return Completion(GenerationRequest("m", History(1, b"", "", list)), ScriptBackend(*deltas),
                           PlainAssembler(), self.metrics, self.on_error,
-                          keep=keep or (lambda: self.kept.append(True)), keep_blocking=keep_blocking)
+                          keep=keep or (lambda frames: self.kept.append(True)), keep_blocking=keep_blocking)
 
     def stream(self, completion):
         play = Play(self.wire(), START_S, completion.iter_stream(completion.planned(), False),
@@ -763,7 +763,7 @@ class CompletionTest(PlayerTest):
 
     def test_the_answer_is_kept_before_its_terminal_frame_goes_out(self):
         seen = []
-        play = self.stream(self.completion(*ONE_TWO, keep=lambda: seen.append(b">" in play.wire.data)))
+        play = self.stream(self.completion(*ONE_TWO, keep=lambda frames: seen.append(b">" in play.wire.data)))
         self.run_until(0.5)
         self.assertEqual((seen, play.wire.data), ([False], b"<onetwo.>"))
 
@@ -794,7 +794,7 @@ class CompletionTest(PlayerTest):
             self.clock.now = START_S
 
     def test_a_store_that_fails_fails_the_answer(self):
-        def keep():
+        def keep(frames):
             raise ApiError(500, "full", type="server_error")
         for blocking in (False, True):
             play = self.stream(self.completion(*ONE_TWO, keep=keep, keep_blocking=blocking))

@@ -31,6 +31,7 @@ class Desk(ResponsesApiMixin):
         self.clock = Clock()
         self.ids = Ids()
         self.store = MemoryStore()
+        self.runs, self.live_responses = {}, set()
         self.backend = backend or SimulatedBackend.from_settings(self.settings, TOKENIZER)
         self.tokenizer = TOKENIZER
         self.metrics = Metrics()
@@ -684,7 +685,7 @@ class FailingStore(MemoryStore):
         self.blocking = blocking
         self.error = error
 
-    def put(self, node):
+    def put(self, node, conversation=None):
         raise self.error
 
 
@@ -739,9 +740,9 @@ class SlowStore(MemoryStore):
         self._note()
         return MemoryStore.get(self, id)
 
-    def put(self, node):
+    def put(self, node, conversation=None):
         self._note()
-        MemoryStore.put(self, node)
+        MemoryStore.put(self, node, conversation)
 
     def delete(self, id):
         self._note()

@@ -253,7 +253,7 @@ class FailureTest(unittest.TestCase):
 
     def test_the_failed_response_names_a_code_of_the_closed_list(self):
         for name, code in (("server error", "server_error"), ("rate limit", "rate_limit_exceeded"),
-                           ("context", "server_error"), ("no code", "server_error")):
+                           ("context", "context_length_exceeded"), ("no code", "server_error")):
             with self.subTest(error=name):
                 data = stream_of(make_assembler(), [Failure(FAILURES[name])])
                 self.assertEqual(read_response_stream(self, data)[-1]["response"]["error"],

@@ -57,13 +57,13 @@ class StepsTest(unittest.TestCase):
 
     def test_an_answer_is_kept_before_its_end_is_made(self):
         kept = []
-        steps = self.steps(timed(DELTAS["deltas"]), keep=lambda: kept.append(self.metrics.get("completions")))
+        steps = self.steps(timed(DELTAS["deltas"]), keep=lambda frames: kept.append(self.metrics.get("completions")))
         self.assertEqual(kept, [0])
         self.assertIn(b"[DONE]", steps[-1][1])
         self.assertEqual((self.metrics.get("completions"), self.metrics.get("failures")), (1, 0))
 
     def test_a_fault_of_keep_takes_the_place_of_the_end(self):
-        def keep():
+        def keep(frames):
             raise RuntimeError("secret")
         data = b"".join(frame for _, frame in self.steps(timed(DELTAS["deltas"]), keep))
         self.assertEqual(read_sse(data)[-1][1]["error"]["type"], "server_error")
@@ -84,7 +84,7 @@ class StepsTest(unittest.TestCase):
                 metrics = Metrics()
                 completion = Completion(GenerationRequest("m", History(1, b"", "", list)),
                                         DeltaBackend(timed(DELTAS["deltas"])), ChatAssembler("0" * 32, 1, "m"),
-                                        metrics, kept.append, keep=lambda: kept.append(1))
+                                        metrics, kept.append, keep=lambda frames: kept.append(1))
                 if streamed:
                     steps = [step for _, step in completion.iter_stream(completion.planned(), False)]
                 else:

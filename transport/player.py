@@ -118,6 +118,15 @@ class PushedSteps:
     def __len__(self):
         return len(self._queue)
 
+    def begin(self, play, clock):
+        """The play starts. On the player's thread."""
+        self.play = play
+        self.clock = clock
+
+    def close(self):
+        """The play is over. On the player's thread."""
+        self.play = None            # they held each other
+
     def add(self, due_s, frame):
         self._queue.append((due_s, frame))
 
@@ -202,12 +211,16 @@ class Player:
         """Give a pushed play its next frame. Any thread."""
         play.push.add(due_s, frame)
         if play.push.waiting:
-            self._wake(lambda: self._pushed(play))
+            self._wake(lambda: self.follow(play))
 
     def close_push(self, play):
         """No more frames will be pushed. Any thread."""
         play.push.closed = True
-        self._wake(lambda: self._pushed(play))
+        self._wake(lambda: self.follow(play))
+
+    def post(self, job):
+        """Run job() on the player's thread. Any thread."""
+        self._wake(job)
 
     # ---- on the player's thread ---------------------------------------------------------------
 
@@ -215,8 +228,7 @@ class Player:
         """Begin to play: what is due goes out now, joined with the head."""
         self.plays[play.wire] = play
         if play.push is not None:
-            play.push.play = play
-            play.push.clock = self._now
+            play.push.begin(play, self._now)
         self._advance_safely(play, self._now())
 
     def next_due_s(self):
@@ -319,7 +331,7 @@ class Player:
         if play.ended:
             self._end(play, True)
         elif play.push is not None and play.push.waiting:
-            self._pushed(play)          # a push may have come while the socket was full
+            self.follow(play)          # a push may have come while the socket was full
         else:
             self._resume(play, now)
 
@@ -343,6 +355,10 @@ class Player:
             play.read_off = True        # a pipelined request: not before this answer is out
             self._watch(play)
 
+    def stop(self, play):
+        """End a play that nobody waits for any more."""
+        self._end(play, False)
+
     def gone(self, play):
         """The client has left: the play ends, and whoever generates is told."""
         if play.over:
@@ -359,7 +375,8 @@ class Player:
 
     # ---- inside -------------------------------------------------------------------------------
 
-    def _pushed(self, play):
+    def follow(self, play):
+        """A play whose steps had nothing more may have now."""
         if play.push.waiting and not (play.over or play.rest or play.away):
             play.push.waiting = False
             play.frame = None           # the idle step that it waited with
