@@ -442,7 +442,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         completion, model, usage, ttft_s = handler.completion, None, None, None
         if completion is not None:
             model, usage = completion.request.model, completion.assembler.usage
-            if completion.first_token_s is not None:
+            if completion.first_token_s is not None and completion.first_token_s >= handler.received_s:
                 ttft_s = completion.first_token_s - handler.received_s
         log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
                     self.clock.monotonic() - handler.received_s,
