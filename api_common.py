@@ -419,6 +419,24 @@ def context_overflow(tokens, limit, param):
                     "shorten it." % (limit, tokens), code="context_length_exceeded", param=param)
 
 
+def check_context(tokens, limit, max_model_len, param):
+    """How many tokens an answer behind a prompt of `tokens` may have, or None for as many as it likes.
+
+    limit: what the request says, or None. Raises ApiError when prompt and limit do not fit.
+    """
+    room = max_model_len - tokens
+    if room < 1:
+        raise context_overflow(tokens, max_model_len, param)
+    if limit is None:
+        return room if room < LONGEST_ANSWER_TOKENS else None
+    if limit > room:
+        raise ApiError(400, "This model's maximum context length is %d tokens. However, you requested %d tokens (%d "
+                       "in the %s, %d in the completion). Please reduce the length of either." % (
+                           max_model_len, tokens + limit, tokens, param, limit),
+                       code="context_length_exceeded", param=param)
+    return limit
+
+
 def content_text(content, path="content"):
     """The text of a message's content: a string, or the texts of a list of parts joined.
 

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SIZE_LINES,
                         SSE_DONE, ApiError, Host, check_anything, check_array, check_boolean,
-                        check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens, check_model_name,
+                        check_context, check_enum, check_fields, check_given_string, check_integer, check_metadata, check_min_tokens, check_model_name,
                         check_number, check_object, check_stream_options, check_streaming,
                         check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
@@ -16,6 +16,7 @@ from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_
 from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
 from runs import Assembler, Completion
+from stored_chats_api import stored_chat_node
 
 SYSTEM_FINGERPRINT = b"fp_mockturtle"
 _CHAT_ROLES = ("developer", "system", "user", "assistant", "tool", "function")
@@ -80,7 +81,7 @@ _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "m
                         "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop", "logit_bias",
                         "service_tier", "reasoning_effort", "tools", "tool_choice",
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
-                        "functions", "function_call"))
+                        "functions", "function_call", "store", "metadata"))
 
 # A request of these alone needs none of the looks at how fields go together.
 _CHAT_SIMPLE = frozenset(("model", "messages", "max_tokens", "temperature", "top_p", "user"))
@@ -606,13 +607,26 @@ class ChatApiMixin(Host):
         body = parse_body(self.body_bytes, self.breathe)
         request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(request.model, self.settings)
+        request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
+                                           "messages")
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"
+        tail = self.ids.tail()
         assembler = ChatAssembler(
-            self.ids.tail(), self.ids.created(), request.model, request.n,
+            tail, self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
             "default" if tier == "auto" else tier,
             legacy_calls=body.get("functions") is not None and body.get("tools") is None)
-        self.send_completion(Completion(request, self.backend, assembler, self.metrics,
-                                        self.log_exception), streamed)
+        keep = self._keep_chat("chatcmpl-" + tail, assembler, body) if body.get("store") else None
+        self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,
+                                        keep=keep, keep_blocking=keep is not None and self.store.blocking), streamed)
+
+    def _keep_chat(self, id, assembler, body):
+        """What stores a completion when it is finished."""
+        store, wall, messages = self.store, self.clock.time, dump_json(body["messages"])
+
+        def keep(frames):
+            store.put(stored_chat_node(id, wall(), assembler.result(), messages, body["model"],
+                                       body.get("metadata") or {}))
+        return keep

@@ -3,7 +3,8 @@
 A batch of prompts is several generation requests behind one assembler. `echo` puts the prompt in
 front; with max_tokens 0 and logprobs it is the scoring mode of evaluation harnesses.
 """
-from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError, Host, check_array, check_boolean, check_fields,
+from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError, Host, check_array, check_boolean, check_context,
+                        check_fields,
                         check_integer, check_min_tokens, check_model_name, check_stream_options,
                         check_streaming, check_string, check_unknown, chunked_bytes, content_hash, dump_json, dump_string,
                         escape_json, invalid_type, invalid_value, missing_parameter, parse_body,
@@ -255,6 +256,9 @@ class CompletionsApiMixin(Host):
         body = parse_body(self.body_bytes, self.breathe)
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
+        for request in batch.requests:
+            request.max_tokens = check_context(request.history.tokens, request.max_tokens,
+                                               self.settings.max_model_len, "prompt")
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)

@@ -7,7 +7,7 @@ import re
 from hashlib import blake2b
 
 from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SERVERS_OWN_FIELDS, ApiError, Host,
-                        TakesLong, build_page, check_array, check_enum, check_fields, check_min_tokens,
+                        TakesLong, build_page, check_fields, check_min_tokens,
                         check_model_name, check_streaming, check_unknown, context_overflow, ignored_headers,
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
                         parse_query_integer, shown)
@@ -17,10 +17,10 @@ from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_event
 from backends.contract import FailingBackend, GenerationRequest, History
 from responses_assembler import CompactionAssembler, ResponseAssembler
 from responses_items import fit_items, items_to_messages, read_input
-from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_INCLUDES, RESPONSE_USED,
-                               build_echo)
+from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
+                               check_includes, conversation_locked)
 from runs import Completion
-from state.contract import LONG_CHAIN_TURNS, Node, StoreFull, iter_context
+from state.contract import LONG_CHAIN_TURNS, Node, iter_context
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 COMPACT_TOKENS = 200                # of a compaction's summary, at most
@@ -62,10 +62,7 @@ class _Turn:
                     read.open_calls.union(assembler.call_ids) if assembler.call_ids else read.open_calls,
                     read.foreign_ids, read.calls + len(assembler.call_ids), not self.stored,
                     background=self.run is not None, replay=replay)
-        try:
-            self.store.put(node, self.conversation if moves else None)
-        except StoreFull as exc:
-            raise ApiError(500, str(exc), type="server_error")
+        self.store.put(node, self.conversation if moves else None)
 
     def settle(self):
         """The generation is over, however it ended."""
@@ -145,6 +142,8 @@ class ResponsesApiMixin(Host):
                 raise
             request, failure = GenerationRequest(body["model"], History(0, b"", "", list), raw=body), error
         read = turn.read
+        if self.breathe is not None:
+            read.prepare(turn.tail)
         chunked = streamed and self.chunked and not background
         opening = (turn.tail, self.ids.created(), build_echo(body, turn.conversation), self.ids.created, read.count,
                    chunked, background)
@@ -290,7 +289,7 @@ class ResponsesApiMixin(Host):
         return node
 
     def responses_retrieve(self, id):
-        self._check_includes()
+        check_includes(self.query)
         if parse_query_boolean(self.query, "stream"):
             self._responses_resume(id)
             return
@@ -303,9 +302,6 @@ class ResponsesApiMixin(Host):
             self.send_json(200, run.final)
         else:
             self.send_json(200, self._snapshot(run)[0])
-
-    def _check_includes(self):
-        check_array(check_enum(*RESPONSE_INCLUDES))(self.query.get("include") or [], "include")
 
     def _snapshot(self, run, status=None):
         if self.breathe is None and run.is_long():
@@ -386,7 +382,7 @@ class ResponsesApiMixin(Host):
 
     def responses_input_items(self, id):
         limit, order, after = parse_page_query(self.query, "desc")
-        self._check_includes()
+        check_includes(self.query)
         run = self.runs.get(id)
         if run is None:
             node = self._responses_node(id)
@@ -441,11 +437,6 @@ class ResponsesApiMixin(Host):
         request.max_tokens = COMPACT_TOKENS
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
-
-
-def conversation_locked(id):
-    return ApiError(400, "Another process is currently operating on this conversation ('%s'). Please retry in a "
-                    "few seconds." % shown(id), code="conversation_locked", param="conversation")
 
 
 def _not_cancellable():

@@ -44,7 +44,14 @@ class ReadInput:
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids", "calls", "after_output")
+                 "foreign_ids", "calls", "after_output", "_stored")
+
+    def __init__(self):
+        self._stored = None
+
+    def prepare(self, tail):
+        """Make stored() now, on a worker, where it may take long."""
+        self._stored = self.stored(tail)
 
     def stored_items(self, tail):
         """stored(), as a list of dicts."""
@@ -52,6 +59,8 @@ class ReadInput:
 
     def stored(self, tail):
         """The items as they are kept and listed: a JSON array, every item with id and status."""
+        if self._stored is not None:
+            return self._stored
         if self.items.__class__ is str:
             return (b'[{"type":"message","id":"%s","status":"completed","role":"user","content":'
                     b'[{"type":"input_text","text":"%s"}]}]' % (
@@ -272,8 +281,8 @@ def _call_in_chain(parent, call_id, breathe):
     return False
 
 
-def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
-    """A request's `input` (str, list or None) behind a parent Node or None, as ReadInput.
+def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name="input"):
+    """A request's `input` (or the field of another name) (str, list or None) behind a parent Node or None, as ReadInput.
 
     strict: an output needs its call_id, and every call of the context an output.
 
@@ -303,7 +312,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
     open_calls, answered = set(read.open_calls), set()
     foreign = []
     for index, item in enumerate(value or ()):
-        path = "input[%d]" % index
+        path = "%s[%d]" % (name, index)
         if item.__class__ is not dict:
             raise invalid_type(path, "an object", item)
         kind = _item_type(item)
@@ -332,7 +341,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False):
                 elif kind in ("function_call_output", "custom_tool_call_output") \
                         and call_id not in answered and not _call_in_chain(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
-                                   % shown(call_id), param="input")
+                                   % shown(call_id), param=name)
         read.after_output = role == "output"
         chars += len(text)
         if chars > MAX_INPUT_CHARS:

@@ -3,9 +3,9 @@
 In: a decoded body. Out: ApiErrors for its fields, and the echoed keys as JSON bytes. The rules of the
 calls that only describe a turn (input_tokens, compact) are here as well.
 """
-from api_common import (SAMPLING_CHECKS, check_anything, check_array, check_boolean, check_enum, check_given_string, check_integer,
+from api_common import (ApiError, SAMPLING_CHECKS, check_anything, check_array, check_boolean, check_enum, check_given_string, check_integer,
                         check_metadata, check_object, check_stream_options, check_string, dump_json, dump_string,
-                        invalid_type)
+                        invalid_type, shown)
 
 RESPONSE_INCLUDES = (
     "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
@@ -111,6 +111,16 @@ INPUT_TOKENS_CHECKS = {name: RESPONSE_CHECKS[name] for name in (
 COMPACT_CHECKS = dict({name: RESPONSE_CHECKS[name] for name in (
     "model", "input", "previous_response_id", "instructions", "prompt_cache_retention", "prompt_cache_options",
     "service_tier")}, prompt_cache_key=check_string(64))
+
+
+def check_includes(query):
+    """`include` of a call that reads: the values that a create knows too."""
+    check_array(check_enum(*RESPONSE_INCLUDES))(query.get("include") or [], "include")
+
+
+def conversation_locked(id):
+    return ApiError(400, "Another process is currently operating on this conversation ('%s'). Please retry in a "
+                    "few seconds." % shown(id), code="conversation_locked", param="conversation")
 
 
 # ---- the echo ---------------------------------------------------------------------------------

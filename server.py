@@ -23,6 +23,7 @@ try:
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
+    from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from observe.log import Log
@@ -31,6 +32,7 @@ try:
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.memory import MemoryStore
+    from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
     from transport.http1 import HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
@@ -46,7 +48,9 @@ except ImportError as exc:
 
 # (path without /v1, {method: name of the mixin's method}); a "{}" takes one path segment, "{+}" the rest
 ROUTES = (
-    ("/chat/completions", {"POST": "chat_create"}),
+    ("/chat/completions", {"POST": "chat_create", "GET": "chats_list"}),
+    ("/chat/completions/{}", {"GET": "chats_retrieve", "POST": "chats_update", "DELETE": "chats_delete"}),
+    ("/chat/completions/{}/messages", {"GET": "chats_messages"}),
     ("/completions", {"POST": "completions_create"}),
     ("/responses", {"POST": "responses_create"}),
     ("/responses/input_tokens", {"POST": "responses_input_tokens", "GET": "responses_no_id",
@@ -55,6 +59,11 @@ ROUTES = (
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
     ("/responses/{}/cancel", {"POST": "responses_cancel"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
+    ("/conversations", {"POST": "conversations_create"}),
+    ("/conversations/{}", {"GET": "conversations_retrieve", "POST": "conversations_update",
+                           "DELETE": "conversations_delete"}),
+    ("/conversations/{}/items", {"GET": "conversations_items_list", "POST": "conversations_items_create"}),
+    ("/conversations/{}/items/{}", {"GET": "conversations_items_retrieve", "DELETE": "conversations_items_delete"}),
     ("/embeddings", {"POST": "embeddings_create"}),
     ("/moderations", {"POST": "moderations_create"}),
     ("/tokenize", {"POST": "tokens_encode"}),
@@ -99,7 +108,7 @@ class RouteTable:
         return None, ()
 
 
-class Handler(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin,
+class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
               EmbeddingsApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 

@@ -7,7 +7,7 @@ completion is a node without a chain.
 """
 import json
 
-from api_common import ID_TAIL_CHARS
+from api_common import ID_TAIL_CHARS, ApiError
 
 CONVERSATION_BYTES = 700            # one conversation's Python objects
 NODE_OVERHEAD_BYTES = 700           # one node's Python objects, measured: see bench, "memory"
@@ -17,8 +17,11 @@ ITEM_TAIL_AT = ("msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cm
 LONG_CHAIN_TURNS = 100              # walking more takes some ms: not on the loop
 
 
-class StoreFull(Exception):
+class StoreFull(ApiError):
     """A node does not fit into the store's bounds even when all else has gone."""
+
+    def __init__(self, message):
+        super().__init__(500, message, type="server_error")
 
 
 class Node:
