@@ -618,11 +618,11 @@ class ChatApiMixin(Host):
             bool(options.get("include_usage")), streamed and self.chunked,
             "default" if tier == "auto" else tier,
             legacy_calls=body.get("functions") is not None and body.get("tools") is None)
-        keep = self._keep_chat("chatcmpl-" + tail, assembler, body) if body.get("store") else None
+        keep = self._chat_keeper("chatcmpl-" + tail, assembler, body) if body.get("store") else None
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,
                                         keep=keep, keep_blocking=keep is not None and self.store.blocking), streamed)
 
-    def _keep_chat(self, id, assembler, body):
+    def _chat_keeper(self, id, assembler, body):
         """What stores a completion when it is finished."""
         store, wall, messages = self.store, self.clock.time, dump_json(body["messages"])
 

@@ -41,12 +41,12 @@ class ConversationsApiMixin(Host):
         tail = self.ids.tail()
         conversation = Conversation("conv_" + tail, float(self.ids.created()), body.get("metadata") or {})
         if body.get("items"):
-            conversation.head = self._items_node(body["items"], None)
+            conversation.head = self._conversations_items_node(body["items"], None)
         self.store.create_conversation(conversation)
         self.send_json(200, _conversation_object(conversation))
 
     def conversations_retrieve(self, id):
-        self.send_json(200, _conversation_object(self._known_conversation(id)))
+        self.send_json(200, _conversation_object(self._conversations_known(id)))
 
     def conversations_update(self, id):
         body = self._conversations_body({"metadata": check_metadata})
@@ -65,9 +65,9 @@ class ConversationsApiMixin(Host):
     def conversations_items_list(self, id):
         limit, order, after = parse_page_query(self.query, "desc")
         check_includes(self.query)
-        conversation = self._known_conversation(id)
+        conversation = self._conversations_known(id)
         if after is not None or order == "asc":
-            self._walks_all(conversation)
+            self._conversations_walks_all(conversation)
         self.send_json(200, build_page(_all_items(conversation, order == "desc", self.breathe), limit, after))
 
     def conversations_items_create(self, id):
@@ -78,28 +78,28 @@ class ConversationsApiMixin(Host):
         made = []
 
         def add(conversation):
-            node = self._items_node(body["items"], conversation.head)
+            node = self._conversations_items_node(body["items"], conversation.head)
             made.extend(node.input_items())
             return node
-        self._change_conversation(id, add)
+        self._conversations_change(id, add)
         self.send_json(200, {"object": "list", "data": made, "first_id": made[0]["id"], "last_id": made[-1]["id"],
                              "has_more": False})
 
     def conversations_items_retrieve(self, id, item_id):
         check_includes(self.query)
-        self.send_json(200, self._known_item(self._known_conversation(id), item_id))
+        self.send_json(200, self._conversations_item(self._conversations_known(id), item_id))
 
     def conversations_items_delete(self, id, item_id):
         def drop(conversation):
             head = conversation.head
-            item = self._known_item(conversation, item_id)
+            item = self._conversations_item(conversation, item_id)
             gone = head.open_calls.intersection((item.get("call_id"),)) if item["type"].endswith("_call") else ()
             digest = blake2b(head.prefix_hash + b"\0-" + item_id.encode("utf-8", "surrogatepass"), digest_size=16)
             return Node("resp_" + self.ids.tail(), head, self.clock.time(), b"[]", (0, 2), b"[]",
                         max(0, head.total_tokens - item_tokens(item, self.tokenizer)), digest.digest(),
                         head.open_calls.difference(gone), (), head.calls, hidden=True, drops=(item_id,))
         # the service answers with the conversation, not with a deletion object
-        self.send_json(200, _conversation_object(self._change_conversation(id, drop)))
+        self.send_json(200, _conversation_object(self._conversations_change(id, drop)))
 
     # ---- inside -------------------------------------------------------------------------------
 
@@ -110,25 +110,25 @@ class ConversationsApiMixin(Host):
             check_unknown(unknown)
         return body
 
-    def _known_conversation(self, id):
+    def _conversations_known(self, id):
         conversation = self.store.conversation(id)
         if conversation is None:
             raise _unknown_conversation(id)
         return conversation
 
-    def _walks_all(self, conversation):
+    def _conversations_walks_all(self, conversation):
         """Whether it is too long for the loop to walk."""
         if self.breathe is None and conversation.head is not None and conversation.head.depth > LONG_CHAIN_TURNS:
             raise TakesLong()
 
-    def _known_item(self, conversation, item_id):
-        self._walks_all(conversation)
+    def _conversations_item(self, conversation, item_id):
+        self._conversations_walks_all(conversation)
         for item in _all_items(conversation, True, self.breathe):
             if item["id"] == item_id:
                 return item
         raise ApiError(404, "Item with id '%s' not found in this conversation." % shown(item_id))
 
-    def _items_node(self, items, head):
+    def _conversations_items_node(self, items, head):
         """A hidden node of items that a client puts into a conversation."""
         tail = self.ids.tail()
         read = read_input(items, head, self.store, self.tokenizer, self.breathe, name="items")
@@ -136,7 +136,7 @@ class ConversationsApiMixin(Host):
         return Node("resp_" + tail, head, self.clock.time(), b"[]", (0, 2), read.stored(tail), before + read.tokens,
                     read.prefix_hash, read.open_calls, read.foreign_ids, read.calls, hidden=True)
 
-    def _change_conversation(self, id, make_node):
+    def _conversations_change(self, id, make_node):
         """Move a conversation's head to make_node(conversation), if nobody generates in it."""
         owner = self.ids.tail()
         conversation = self.store.claim_conversation(id, owner)

@@ -269,7 +269,7 @@ class ResponsesApiMixin(Host):
         if not _RESPONSE_ID.match(id):
             raise invalid_value("previous_response_id", "Invalid 'previous_response_id': '%s' is no id of "
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
-        node = self._stored_response(id)
+        node = self._responses_stored(id)
         if node is None:
             if id in self.live_responses or self.runs.get(id) is not None:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
@@ -278,12 +278,12 @@ class ResponsesApiMixin(Host):
                            code="previous_response_not_found", param="previous_response_id")
         return node
 
-    def _stored_response(self, id):
+    def _responses_stored(self, id):
         """The store also has chat completions, whose ids are no responses'."""
         return self.store.get(id) if id.startswith("resp_") else None
 
     def _responses_node(self, id):
-        node = self._stored_response(id)
+        node = self._responses_stored(id)
         if node is None:
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         return node
@@ -301,9 +301,9 @@ class ResponsesApiMixin(Host):
         elif run.final is not None:
             self.send_json(200, run.final)
         else:
-            self.send_json(200, self._snapshot(run)[0])
+            self.send_json(200, self._responses_snapshot(run)[0])
 
-    def _snapshot(self, run, status=None):
+    def _responses_snapshot(self, run, status=None):
         if self.breathe is None and run.is_long():
             raise TakesLong()
         return run.snapshot(status, self.breathe)
@@ -324,10 +324,6 @@ class ResponsesApiMixin(Host):
             raise TakesLong()
         self.send_events(self.runs.log_of(replay), after + 1)
 
-    def responses_no_id(self):
-        """GET and DELETE of /responses/compact: a word that only a POST knows is an unknown id there."""
-        self._responses_node(self.path.strip("/").rpartition("/")[2])
-
     def responses_delete(self, id):
         run = self.runs.get(id)
         gone = False
@@ -336,7 +332,7 @@ class ResponsesApiMixin(Host):
                 self.runs.stopped(run)
                 gone = True
             else:
-                self._await_end(run)
+                self._responses_await_end(run)
         if not gone and not (id.startswith("resp_") and self.store.delete(id)):
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         self.send_json(200, {"id": id, "object": "response", "deleted": True})
@@ -348,9 +344,9 @@ class ResponsesApiMixin(Host):
             if self.breathe is None and (run.is_long() or self.store.blocking):
                 raise TakesLong()
             if self.runs.cancel(run):
-                self._keep_cancelled(run)
+                self._responses_keep_cancelled(run)
                 return
-            self._await_end(run)
+            self._responses_await_end(run)
             run = self.runs.get(id)
         if run is not None and run.final is not None:
             self.send_json(200, run.final)
@@ -362,7 +358,7 @@ class ResponsesApiMixin(Host):
             raise _not_cancellable()
         self.send_json(200, node.body)
 
-    def _keep_cancelled(self, run):
+    def _responses_keep_cancelled(self, run):
         body, output_at = run.snapshot("cancelled", self.breathe)
         turn, shadow = run.turn, run.shadow_assembler()
         try:
@@ -372,7 +368,7 @@ class ResponsesApiMixin(Host):
             self.runs.stopped(run)
         self.send_json(200, body)
 
-    def _await_end(self, run):
+    def _responses_await_end(self, run):
         """Wait until a response that is complete is in the store. Not on the loop."""
         if self.breathe is None:
             raise TakesLong()
@@ -395,7 +391,7 @@ class ResponsesApiMixin(Host):
 
     # ---- turns that are only looked at --------------------------------------------------------
 
-    def _described_turn(self, body, unknown):
+    def _responses_described(self, body, unknown):
         """A turn that is read like any other, but not generated or stored: (turn, GenerationRequest)."""
         turn = _Turn()
         turn.tail = self.ids.tail()
@@ -410,7 +406,7 @@ class ResponsesApiMixin(Host):
             check_unknown(unknown, responses=True)
         body.setdefault("model", self.settings.model[0])
         check_model_name(body["model"], self.settings, responses=True)
-        turn, request = self._described_turn(body, unknown)
+        turn, request = self._responses_described(body, unknown)
         self.send_json(200, {"object": "response.input_tokens", "input_tokens": request.history.tokens},
                        ignored_headers(request.ignored_fields, self.settings))
 
@@ -430,7 +426,7 @@ class ResponsesApiMixin(Host):
             raise missing_parameter("input")
         if self.breathe is None and body.get("previous_response_id") is not None:
             raise TakesLong()               # it reads the whole chain
-        turn, request = self._described_turn(body, unknown)
+        turn, request = self._responses_described(body, unknown)
         items = [] if turn.parent is None else list(iter_context(turn.parent, own_output=True, breathe=self.breathe))
         items += turn.read.stored_items(turn.tail)
         kept = [item for item in items if item["type"] == "message" and item["role"] == "user"]

@@ -54,7 +54,7 @@ def _check_text(value, path):
         _check_verbosity(value["verbosity"], path + ".verbosity")
 
 
-def _check_prompt(value, path):
+def _check_template(value, path):
     """A template's reference. Templates are not known here: it is echoed, and says nothing."""
     check_object(value, path)
     check_given_string(value.get("id"), path + ".id")
@@ -91,7 +91,7 @@ RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
     "prompt_cache_retention": check_string(),
     "prompt_cache_options": check_object,
     "user": check_string(),
-    "prompt": _check_prompt,
+    "prompt": _check_template,
     "context_management": check_array(check_object, low=1),
     "moderation": check_object,
 })

@@ -53,9 +53,8 @@ ROUTES = (
     ("/chat/completions/{}/messages", {"GET": "chats_messages"}),
     ("/completions", {"POST": "completions_create"}),
     ("/responses", {"POST": "responses_create"}),
-    ("/responses/input_tokens", {"POST": "responses_input_tokens", "GET": "responses_no_id",
-                                 "DELETE": "responses_no_id"}),
-    ("/responses/compact", {"POST": "responses_compact", "GET": "responses_no_id", "DELETE": "responses_no_id"}),
+    ("/responses/input_tokens", {"POST": "responses_input_tokens"}),
+    ("/responses/compact", {"POST": "responses_compact"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
     ("/responses/{}/cancel", {"POST": "responses_cancel"}),
     ("/responses/{}/input_items", {"GET": "responses_input_items"}),
@@ -80,12 +79,15 @@ class RouteTable:
 
     def __init__(self, routes):
         self._exact = {}
-        self._patterns = []
+        self._patterns = [(path.strip("/").split("/"), methods) for path, methods in routes if "{" in path]
         for path, methods in routes:
             if "{" not in path:
                 self._exact[path] = methods
-            else:
-                self._patterns.append((path.strip("/").split("/"), methods))
+
+    def find_id(self, path, method):
+        """find() for a path that is a word and an id: GET /responses/compact asks for an unknown response."""
+        methods, words = self._find_pattern(path.rstrip("/")[3 if path.startswith("/v1/") else 0:])
+        return (methods, words) if methods is not None and method in methods else (None, ())
 
     def find(self, path):
         """({method: name}, [parameters]), or (None, ()) for an unknown path."""
@@ -98,6 +100,9 @@ class RouteTable:
             path = path[:-1]
             if path in self._exact:
                 return self._exact[path], ()
+        return self._find_pattern(path)
+
+    def _find_pattern(self, path):
         words = path[1:].split("/")
         for pattern, methods in self._patterns:
             if pattern[-1] == "{+}" and len(words) >= len(pattern) and words[:len(pattern) - 1] == pattern[:-1]:
@@ -184,6 +189,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
+        if name is None:
+            others, words = self.routes.find_id(self.path, method)
+            name = others[method] if others is not None else None
         if name is None:
             raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
                            headers=[("allow", ", ".join(sorted(methods)))])

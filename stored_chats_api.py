@@ -51,7 +51,7 @@ class StoredChatsApiMixin(Host):
         self.send_json(200, page)
 
     def chats_retrieve(self, id):
-        self.send_json(200, self._stored_chat(id).body)
+        self.send_json(200, self._chats_node(id).body)
 
     def chats_update(self, id):
         body = parse_body(self.body_bytes, self.breathe)
@@ -61,7 +61,7 @@ class StoredChatsApiMixin(Host):
         if "metadata" not in body:
             raise missing_parameter("metadata")
         metadata = body["metadata"] or {}
-        old = self._stored_chat(id)
+        old = self._chats_node(id)
         node = Node(id, None, old.created_s, _with_metadata(old.body, old.output_at[1], metadata), old.output_at,
                     old.input, 0, b"", about=dict(old.about, metadata=metadata))
         if not self.store.replace(node):
@@ -69,17 +69,17 @@ class StoredChatsApiMixin(Host):
         self.send_json(200, node.body)
 
     def chats_delete(self, id):
-        self._stored_chat(id)
+        self._chats_node(id)
         if not self.store.delete(id):
             raise _unknown_chat(id)
         self.send_json(200, {"object": "chat.completion.deleted", "id": id, "deleted": True})
 
     def chats_messages(self, id):
         limit, order, after = parse_page_query(self.query, "asc")
-        messages = _stored_messages(self._stored_chat(id))
+        messages = _stored_messages(self._chats_node(id))
         self.send_json(200, build_page(messages if order == "asc" else messages[::-1], limit, after))
 
-    def _stored_chat(self, id):
+    def _chats_node(self, id):
         node = self.store.get(id) if id.startswith("chatcmpl-") else None
         if node is None:
             raise _unknown_chat(id)

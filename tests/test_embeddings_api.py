@@ -214,7 +214,7 @@ class TokenIdsTest(LiveServerTest):
         guide = self.request("POST", "/tokenize", {"text": "Hello there"}).json()
         self.assertEqual(vllm, guide)
         self.assertEqual(sorted(vllm), ["count", "max_model_len", "token_strs", "tokens"])
-        self.assertEqual(vllm["max_model_len"], 131072)
+        self.assertEqual(vllm["max_model_len"], 1048576)
         chat = self.request("POST", "/tokenize", {"messages": [{"role": "user", "content": "Hello there"}]}).json()
         self.assertGreaterEqual(chat["count"], vllm["count"])
 
