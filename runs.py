@@ -82,6 +82,7 @@ class Completion:
     """
 
     record = None
+    fault = None                        # the message of the error that ended it
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
                  keep_blocking=False, now=monotonic, settle=None):
@@ -300,6 +301,7 @@ class Completion:
         if not self.cancel.finish():
             return b""
         self._metrics.add("failures")
+        self.fault = error.message
         frames = self.assembler.fail(error) + self._tail
         if keep and self._keep is not None:
             try:

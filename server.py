@@ -456,14 +456,14 @@ class MockTurtleServer(ThreadingHTTPServer):
         log = self._log
         if not log.wants_requests:
             return
-        completion, model, usage, ttft_s = handler.completion, None, None, None
+        completion, model, usage, ttft_s, fault = handler.completion, None, None, None, handler.fault
         if completion is not None:
-            model, usage = completion.request.model, completion.assembler.usage
+            model, usage, fault = completion.request.model, completion.assembler.usage, fault or completion.fault
             if completion.first_token_s is not None and completion.first_token_s >= handler.received_s:
                 ttft_s = completion.first_token_s - handler.received_s
         log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
                     self.clock.monotonic() - handler.received_s,
-                    "client left" if not whole else handler.fault or "completed",
+                    "client left" if not whole else fault or "completed",
                     handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
 
     def _background_ended(self, run):
@@ -473,7 +473,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.log("info", "background %s model=%s tokens=%s %s" % (
             run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
                 usage.prompt_tokens, usage.completion_tokens),
-            "cancelled" if completion.cancel.is_set() else "ended"))
+            "cancelled" if completion.cancel.is_set() else completion.fault or "completed"))
 
     def sweep_store(self):
         if not self.store.blocking:

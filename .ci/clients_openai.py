@@ -19,6 +19,7 @@ import time
 
 import openai
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
 from reporting import CHECKS, Report, check, need, same
 
@@ -117,6 +118,7 @@ class Room:
         self.client = None  # of the main server
         self.slow_url = None
         self.locked_url = None
+        self.narrow_url = None
         self.left_id = None  # of a response whose client went away, see the last check
         self.left_at = None
 
@@ -131,10 +133,10 @@ class Room:
         self.servers.append(server)
         return server.url
 
-    def connect(self, url, kind=OpenAI, key=KEY, timeout=WAIT_S):
-        """A strict client that does not try again."""
+    def connect(self, url, kind=OpenAI, key=KEY, timeout=WAIT_S, strict=True):
+        """A client that does not try again."""
         return kind(
-            base_url=url + "/v1", api_key=key, timeout=timeout, max_retries=0, _strict_response_validation=True
+            base_url=url + "/v1", api_key=key, timeout=timeout, max_retries=0, _strict_response_validation=strict
         )
 
     def slow(self, **more):
@@ -150,6 +152,14 @@ class Room:
         if self.locked_url is None:
             self.locked_url = self._start("--api-key", KEY, "--ttft-ms", "0", "--itl-ms", "0")
         return self.connect(self.locked_url, key=key)
+
+    def narrow(self):
+        """A client of a server with a context of 100 tokens that generates one background response at a time."""
+        if self.narrow_url is None:
+            self.narrow_url = self._start(
+                "--max-model-len", "100", "--max-background", "1", "--ttft-ms", "300", "--itl-ms", "1"
+            )
+        return self.connect(self.narrow_url)
 
 
 # ---- chat -------------------------------------------------------------------------------------
@@ -287,18 +297,20 @@ def respond(room, **more):
     return room.client.responses.create(**body)
 
 
-def response_of(events):
+def response_of(events, background=False):
     """The final response of a list of events, after checking what must be true of every stream."""
     same([event.sequence_number for event in events], list(range(len(events))), "sequence numbers")
     order = [event.type for event in events]
     order = [kind for index, kind in enumerate(order) if not index or kind != order[index - 1]]
     need(order[-1] in TERMINAL, "the last event is " + order[-1])
-    same(order[:-1], EVENT_ORDER, "the events before the last one")
+    queued = ["response.queued"] if background else []
+    same(order[:-1], EVENT_ORDER[:1] + queued + EVENT_ORDER[1:], "the events before the last one")
     final = events[-1].response
     for event in events:
-        if event.type in ("response.created", "response.in_progress"):
+        if event.type in ("response.created", "response.queued", "response.in_progress"):
+            status = "queued" if background and event.type != "response.in_progress" else "in_progress"
             same((event.response.id, event.response.status, event.response.output, event.response.usage),
-                 (final.id, "in_progress", [], None), event.type)
+                 (final.id, status, [], None), event.type)
         if hasattr(event, "item_id"):
             same((event.item_id, event.output_index, event.content_index), (final.output[0].id, 0, 0), event.type)
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
@@ -513,6 +525,495 @@ def paging(room):
     same([item.id for item in rest.data], [item.id for item in newest.data[4:6]], "the items after the fourth")
     refused(openai.BadRequestError, lambda: room.client.responses.input_items.list(previous, after="msg_no"),
             400, "invalid_value", "after")
+
+
+# ---- responses: background, resume, cancel ----------------------------------------------------
+
+LONG = {"max_output_tokens": 400, "background": True}  # 0.4 s on the main server
+
+
+def poll(client, response):
+    """The response when it is no longer queued or in progress."""
+    deadline = time.monotonic() + WAIT_S
+    while response.status in ("queued", "in_progress"):
+        need(time.monotonic() < deadline, "it is still %s after %g s" % (response.status, WAIT_S))
+        time.sleep(0.02)
+        response = client.responses.retrieve(response.id)
+    return response
+
+
+def leave(stream, count):
+    """The first events of a stream, which is then cut off."""
+    events = [next(stream) for _ in range(count)]
+    stream.close()
+    return events
+
+
+def resume(room, id, **more):
+    """All events of retrieve() with stream."""
+    return list(room.client.responses.retrieve(id, stream=True, **more))
+
+
+@check("background plain: queued at once, in progress with a growing text, then completed; a chain goes on from it")
+def background_plain(room):
+    queued = respond(room, **LONG)
+    same((queued.status, queued.background, queued.output, queued.usage), ("queued", True, [], None), "the answer")
+    seen, response, deadline = [], queued, time.monotonic() + WAIT_S
+    while response.status in ("queued", "in_progress") and time.monotonic() < deadline:
+        seen.append(response.output_text)
+        time.sleep(0.05)
+        response = room.client.responses.retrieve(queued.id)
+    same((response.status, response.usage.output_tokens), ("incomplete", 400), "the end")
+    need(len(set(seen)) > 2, "the text did not grow: %d different ones" % len(set(seen)))
+    for text in seen:
+        need(response.output_text.startswith(text), "%r is not how the final text begins" % text[-80:])
+    same(room.client.responses.retrieve(queued.id), response, "the response, asked for again")
+    after = respond(room, previous_response_id=queued.id)
+    listed = list(room.client.responses.input_items.list(after.id, order="asc"))
+    same(listed[1].content[0].text, response.output_text, "what the next turn was given")
+
+
+@check("background streamed: created and queued, then as any stream; left at once, it completes all the same")
+def background_streamed(room):
+    final = response_of(list(respond(room, background=True, stream=True, max_output_tokens=None)), background=True)
+    same((final.status, final.background), ("completed", True), "the end")
+    same(room.client.responses.retrieve(final.id), final, "the stored response")
+    (created,) = leave(respond(room, stream=True, **LONG), 1)
+    same(created.response.status, "queued", "the first event's status")
+    same(poll(room.client, created.response).usage.output_tokens, 400, "output tokens of the one that was left")
+
+
+@check("cut off in mid-stream three times, resumed by starting_after: no event lost or doubled, the same final object")
+def background_resume(room):
+    events = leave(respond(room, stream=True, **LONG), 10)
+    id = events[0].response.id
+    for count in (1, 40):
+        events += leave(room.client.responses.retrieve(
+            id, stream=True, starting_after=events[-1].sequence_number), count)
+    same(room.client.responses.retrieve(id).status, "in_progress", "status at the third cut")
+    events += resume(room, id, starting_after=events[-1].sequence_number)
+    final = response_of(events, background=True)
+    same((final.status, final.usage.output_tokens), ("incomplete", 400), "the end")
+    same(room.client.responses.retrieve(id), final, "the stored response")
+    same(resume(room, id), events, "a replay from the start")
+    same(resume(room, id, starting_after=200), events[201:], "a replay from the middle")
+    same(resume(room, id, starting_after=events[-1].sequence_number), [], "a replay from beyond the end")
+
+
+@check("responses.stream() over a background response: left, resumed by response_id and starting_after")
+def background_helper(room):
+    with room.client.responses.stream(
+        model=MODEL, input=QUESTION, background=True, extra_body={"min_tokens": 400}
+    ) as stream:
+        events = [next(stream) for _ in range(20)]
+    id, last = events[0].response.id, events[-1].sequence_number
+    with room.client.responses.stream(response_id=id, starting_after=last) as stream:
+        rest = list(stream)
+        final = stream.get_final_response()
+    same([event.sequence_number for event in events + rest], list(range(len(events + rest))), "sequence numbers")
+    text = "".join(event.delta for event in events + rest if event.type == "response.output_text.delta")
+    same((text, final.status), (final.output_text, "completed"), "the deltas joined")
+    need(final.usage.output_tokens >= 400, "only %d tokens" % final.usage.output_tokens)
+    same(rest[0].snapshot[: len(rest[0].snapshot) - len(rest[0].delta)],
+         "".join(event.delta for event in events if event.type == "response.output_text.delta"), "the first snapshot")
+    same(room.client.responses.retrieve(id).output_text, final.output_text, "the stored text")
+
+
+@check("AsyncOpenAI: twelve watchers of one background response, live and late, all see the same events")
+def background_watchers(room):
+    async def run():
+        async with room.connect(room.base_url, AsyncOpenAI) as client:
+            first = await client.responses.create(
+                model=MODEL, input=QUESTION, stream=True, extra_body={"ignore_eos": True}, **LONG)
+            created = await first.__anext__()
+
+            async def watch(after):
+                stream = await client.responses.retrieve(created.response.id, stream=True, starting_after=after)
+                return after, [event async for event in stream]
+
+            found = await asyncio.gather(*(watch(number * 30) for number in range(12)))
+            return [created] + [event async for event in first], found
+
+    events, found = asyncio.run(run())
+    same(response_of(events, background=True).usage.output_tokens, 400, "output tokens")
+    for after, seen in found:
+        same(seen, events[after + 1:], "what the watcher from %d on saw" % after)
+
+
+@check("cancel in mid-generation: partial output kept, no usage, twice the same; its stream just ends")
+def cancel(room):
+    stream = respond(room, stream=True, **dict(LONG, max_output_tokens=4000))
+    events = [next(stream) for _ in range(40)]
+    id = events[0].response.id
+    cancelled = room.client.responses.cancel(id)
+    same((cancelled.id, cancelled.status, cancelled.usage), (id, "cancelled", None), "the answer")
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    need(cancelled.output_text.startswith(said), "the partial text is not what was streamed")
+    rest = list(stream)
+    same([event.type for event in rest if event.type in TERMINAL], [], "terminal events after the cancellation")
+    same(room.client.responses.cancel(id), cancelled, "cancelled again")
+    same(room.client.responses.retrieve(id), cancelled, "the stored response")
+    same(resume(room, id), events + rest, "a replay of what was out")
+    queued = respond(room, **LONG)
+    same(room.client.responses.cancel(queued.id).status, "cancelled", "one that nobody watches")
+    done = poll(room.client, respond(room, background=True))
+    same(room.client.responses.cancel(done.id), done, "one that had ended, cancelled")
+
+
+@check("errors: cancel and resume of a foreground response, background with store=False, deleted while generating")
+def background_errors(room):
+    responses = room.client.responses
+    plain = respond(room)
+    refused(openai.BadRequestError, lambda: responses.cancel(plain.id), 400)
+    refused(openai.BadRequestError, lambda: responses.retrieve(plain.id, stream=True), 400, None, "stream")
+    unstreamed = poll(room.client, respond(room, background=True))
+    refused(openai.BadRequestError, lambda: responses.retrieve(unstreamed.id, stream=True), 400, None, "stream")
+    refused(openai.NotFoundError, lambda: responses.cancel("resp_none"), 404)
+    refused(openai.NotFoundError, lambda: responses.retrieve("resp_none", stream=True), 404)
+    refused(openai.BadRequestError, lambda: respond(room, background=True, store=False), 400, None, "background")
+    running = respond(room, **LONG)
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=running.id), 400, None,
+            "previous_response_id")
+    responses.delete(running.id)
+    refused(openai.NotFoundError, lambda: responses.retrieve(running.id), 404)
+    refused(openai.NotFoundError, lambda: responses.cancel(running.id), 404)
+
+
+@check("a context that is too long: BadRequestError plain, response.failed streamed and in the background")
+def context_too_long(room):
+    client = room.narrow()
+    long = {"model": MODEL, "input": QUESTION * 30}
+    refused(openai.BadRequestError, lambda: client.responses.create(**long), 400, "context_length_exceeded", "input")
+    stream = client.responses.create(stream=True, **long)
+    created = next(stream).response
+    same(next(stream).type, "response.in_progress", "the second event")
+    error = refused(openai.APIError, lambda: next(stream))  # the SDK's exception for an `error` event
+    same((error.code, error.param), ("context_length_exceeded", "input"), "the error's code and param")
+    for response in (created, client.responses.create(background=True, **long)):
+        ended = poll(client, response)
+        same((ended.status, ended.error.code, ended.output), ("failed", "context_length_exceeded", []), "the end")
+    kept = client.responses.create(truncation="auto", model=MODEL, input=[
+        {"role": "user", "content": QUESTION * 6}, {"role": "user", "content": QUESTION}], max_output_tokens=16)
+    need(kept.usage.input_tokens < 100, "truncation left %d input tokens" % kept.usage.input_tokens)
+
+
+@check("RateLimitError: more background responses than the server generates at once")
+def too_many(room):
+    client = room.narrow()
+    first = client.responses.create(model=MODEL, input=QUESTION, background=True)
+    error = refused(openai.RateLimitError, lambda: client.responses.create(
+        model=MODEL, input=QUESTION, background=True), 429, "rate_limit_exceeded")
+    same(error.response.headers["retry-after"], "1", "retry-after")
+    client.responses.cancel(first.id)
+    again = client.responses.create(model=MODEL, input=QUESTION, background=True)
+    same(client.responses.cancel(again.id).status, "cancelled", "the next one's status")
+
+
+# ---- responses: parsed output, tokens, compaction ---------------------------------------------
+
+
+class Port(BaseModel):
+    """What a parsed answer is to be."""
+
+    name: str
+    berths: int
+
+
+class Sail(BaseModel):
+    """The arguments of a tool."""
+
+    knots: int
+    to: Port
+
+
+@check("responses.parse over a chain: an object of the type at each turn, the stream helper's too")
+def parse_chain(room):
+    previous, texts = openai.omit, []
+    for number in range(3):
+        answer = room.client.responses.parse(
+            model=MODEL, input="Port %d?" % number, text_format=Port, previous_response_id=previous)
+        same(type(answer.output_parsed), Port, "the parsed output of turn %d" % number)
+        same(Port.model_validate_json(answer.output_text), answer.output_parsed, "the text, parsed")
+        same(answer.text.format.type, "json_schema", "the format")
+        texts += ["Port %d?" % number, answer.output_text]
+        previous = answer.id
+    with room.client.responses.stream(
+        model=MODEL, input="And?", text_format=Port, previous_response_id=previous
+    ) as stream:
+        final = stream.get_final_response()
+    same(Port.model_validate_json(final.output_text), final.output_parsed, "the helper's parsed output")
+    listed = room.client.responses.input_items.list(final.id, order="asc", limit=2)
+    same([item.content[0].text for item in listed], texts + ["And?"], "the chain")
+
+
+@check("responses.parse with a tool: parsed arguments; the output goes to the call of the turn before")
+def parse_tool(room):
+    tool = openai.pydantic_function_tool(Sail, name="sail_to")
+    called = room.client.responses.parse(model=MODEL, input="Go.", tools=[tool], tool_choice="required")
+    call = called.output[0]
+    same((call.type, call.name, type(call.parsed_arguments)), ("function_call", "sail_to", Sail), "the call")
+    told = room.client.responses.parse(
+        model=MODEL, previous_response_id=called.id, text_format=Port,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "There."}])
+    same(type(told.output_parsed), Port, "the parsed output")
+    listed = list(room.client.responses.input_items.list(told.id, order="asc"))
+    same([item.type for item in listed], ["message", "function_call", "function_call_output"], "the items")
+    same((listed[1].id, listed[2].call_id), (call.id, call.call_id), "the ids")
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=told.id, input=[
+        {"type": "function_call_output", "call_id": "call_none", "output": "?"}]), 400, None, "input")
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=called.id), 400, None, "input")
+
+
+@check("reasoning.encrypted_content: a client that stores nothing sends the reasoning back")
+def encrypted_reasoning(room):
+    stateless = {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"},
+                 "max_output_tokens": None}
+    first = respond(room, **stateless)
+    same([item.type for item in first.output], ["reasoning", "message"], "the items")
+    need(first.output[0].encrypted_content, "no encrypted content")
+    said = [item.to_dict() for item in first.output]
+    second = respond(room, input=[{"role": "user", "content": QUESTION}, *said, {"role": "user", "content": "And?"}],
+                     **stateless)
+    need(second.usage.input_tokens > first.usage.input_tokens, "the items that came back are not counted")
+
+
+@check("input_tokens.count: what the turn would count, over chains, conversations and tools; nothing is stored")
+def input_tokens(room):
+    count = room.client.responses.input_tokens.count
+    root = respond(room)
+    conversation = room.client.conversations.create(items=[{"role": "user", "content": "Hello"}])
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    for more in ({}, {"instructions": "Be brief."}, {"previous_response_id": root.id}, {"tools": [tool]},
+                 {"conversation": conversation.id}, {"input": [{"role": "user", "content": "One"}] * 3}):
+        body = dict({"model": MODEL, "input": QUESTION}, **more)
+        counted = count(**body)
+        same(counted.object, "response.input_tokens", "object")
+        same(counted.input_tokens, room.client.responses.create(store=False, **body).usage.input_tokens,
+             "tokens counted with %s, beside those of the turn" % ", ".join(more))
+    need(count().input_tokens >= 0, "the count of nothing")
+    before = list(room.client.conversations.items.list(conversation.id))
+    count(model=MODEL, input=QUESTION, conversation=conversation.id)
+    same(list(room.client.conversations.items.list(conversation.id)), before, "the conversation's items")
+    refused(openai.BadRequestError, lambda: count(model=MODEL, previous_response_id="resp_none"), 400,
+            "previous_response_not_found", "previous_response_id")
+
+
+@check("compact: the user's messages and one compaction item, which go on as input of the next turn")
+def compact(room):
+    previous, texts = openai.omit, []
+    for number in range(4):
+        turn = respond(room, input="Turn %d" % number, previous_response_id=previous, max_output_tokens=100)
+        texts.append("Turn %d" % number)
+        previous = turn.id
+    # The SDK types the window as output items, which a user's message is not: that is read without validation.
+    loose = room.connect(room.base_url, strict=False)
+    window = loose.responses.compact(model=MODEL, previous_response_id=previous)
+    same(window.object, "response.compaction", "object")
+    same([item.type for item in window.output], ["message"] * 4 + ["compaction"], "the items")
+    same([item.content[0].text for item in window.output[:-1]], texts, "the user's messages")
+    need(window.output[-1].encrypted_content, "the compaction item is empty")
+    same(window.usage.total_tokens, window.usage.input_tokens + window.usage.output_tokens, "total_tokens")
+    items = [item.to_dict() for item in window.output] + [{"role": "user", "content": "And?"}]
+    after = respond(room, input=items)
+    listed = list(room.client.responses.input_items.list(after.id, order="asc"))
+    same([item.type for item in listed], ["message"] * 4 + ["compaction", "message"], "what the next turn was given")
+    same(listed[4].encrypted_content, window.output[-1].encrypted_content, "the compaction item")
+    whole = respond(room, input="And?", previous_response_id=previous)
+    need(after.usage.input_tokens < whole.usage.input_tokens, "the window is not shorter than the chain")
+    again = loose.responses.compact(model=MODEL, input=items)
+    same([item.type for item in again.output], ["message"] * 5 + ["compaction"], "the window's own compaction")
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve(window.id), 404)
+    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=window.id), 400,
+            "previous_response_not_found", "previous_response_id")
+    refused(openai.BadRequestError, lambda: loose.responses.compact(model=MODEL), 400, "missing_required_parameter",
+            "input")
+
+
+# ---- conversations ----------------------------------------------------------------------------
+
+
+def messages(*texts):
+    """User messages as items."""
+    return [{"type": "message", "role": "user", "content": text} for text in texts]
+
+
+def texts_of(room, id):
+    """The texts of all messages of a conversation, oldest first."""
+    return [item.content[0].text for item in room.client.conversations.items.list(id, order="asc")]
+
+
+@check("conversations: create, retrieve, update, delete; then NotFoundError everywhere")
+def conversations(room):
+    calls = room.client.conversations
+    made = calls.create(metadata={"who": "ann"}, items=messages("One", "Two"))
+    same((made.object, made.metadata, made.id[:5]), ("conversation", {"who": "ann"}, "conv_"), "the conversation")
+    need(abs(made.created_at - time.time()) < 60, "created_at is not now")
+    same(calls.retrieve(made.id), made, "the retrieved conversation")
+    changed = calls.update(made.id, metadata={"which": "new"})
+    same((changed.id, changed.created_at, changed.metadata), (made.id, made.created_at, {"which": "new"}), "updated")
+    same(calls.retrieve(made.id), changed, "the conversation after the update")
+    same(texts_of(room, made.id), ["One", "Two"], "its items")
+    same(texts_of(room, calls.create().id), [], "items of a new one")
+    gone = calls.delete(made.id)
+    same((gone.id, gone.object, gone.deleted), (made.id, "conversation.deleted", True), "the deletion")
+    for call in (
+        lambda: calls.retrieve(made.id),
+        lambda: calls.update(made.id, metadata={}),
+        lambda: calls.delete(made.id),
+        lambda: calls.items.list(made.id),
+        lambda: calls.items.create(made.id, items=messages("Three")),
+        lambda: respond(room, conversation=made.id),
+    ):
+        refused(openai.NotFoundError, call, 404)
+    refused(openai.BadRequestError, lambda: calls.create(items=messages(*["x"] * 21)), 400,
+            "array_above_max_length", "items")
+    refused(openai.BadRequestError, lambda: calls.create(metadata={"k" * 65: "v"}), 400,
+            "string_above_max_length", "metadata")
+
+
+@check("conversations.items: create, list with auto-paging both ways, retrieve, delete")
+def conversation_items(room):
+    calls = room.client.conversations
+    id = calls.create().id
+    wanted = []
+    for start in range(0, 60, 20):
+        batch = ["Item %d" % number for number in range(start, start + 20)]
+        made = calls.items.create(id, items=messages(*batch))
+        same([item.content[0].text for item in made.data], batch, "the created items")
+        same((made.first_id, made.last_id, made.has_more), (made.data[0].id, made.data[-1].id, False), "the list")
+        wanted += made.data
+    for limit in (openai.omit, 1, 7, 100):
+        for order in ("asc", "desc"):
+            found = list(calls.items.list(id, limit=limit, order=order))
+            same(found, wanted if order == "asc" else wanted[::-1], "all items, limit %s %s" % (limit, order))
+    same(calls.items.list(id).data, wanted[:-21:-1], "the page without parameters")
+    same(calls.items.list(id, after=wanted[30].id, order="asc", limit=2).data, wanted[31:33], "after the 31st")
+    same(calls.items.retrieve(wanted[5].id, conversation_id=id), wanted[5], "the sixth item")
+    left = calls.items.delete(wanted[5].id, conversation_id=id)
+    same((left.id, left.object), (id, "conversation"), "what a deletion gives")
+    same(list(calls.items.list(id, order="asc", limit=30)), wanted[:5] + wanted[6:], "items after the deletion")
+    refused(openai.NotFoundError, lambda: calls.items.retrieve(wanted[5].id, conversation_id=id), 404)
+    refused(openai.NotFoundError, lambda: calls.items.delete(wanted[5].id, conversation_id=id), 404)
+    refused(openai.BadRequestError, lambda: calls.items.list(id, after="msg_no"), 400, "invalid_value", "after")
+
+
+@check("conversation on a response: five turns by string and object, plain, streamed, helper; items keep their ids")
+def conversation_turns(room):
+    id = room.client.conversations.create(items=messages("Before")).id
+    texts, ids, tokens = ["Before"], [], []
+    for number in range(5):
+        body = {"input": "Turn %d" % number, "conversation": {"id": id} if number % 2 else id}
+        if number == 2:
+            answer = response_of(list(respond(room, stream=True, **body)))
+        elif number == 3:
+            with room.client.responses.stream(model=MODEL, **body) as stream:
+                answer = stream.get_final_response()
+        elif number == 4:
+            answer = poll(room.client, respond(room, background=True, **body))
+        else:
+            answer = respond(room, store=number == 0, **body)
+        same((answer.conversation.id, answer.previous_response_id), (id, None), "the conversation of the answer")
+        if number != 1:  # that one is not stored
+            listed = list(room.client.responses.input_items.list(answer.id, order="asc", limit=3))
+            same([item.content[0].text for item in listed], texts + ["Turn %d" % number], "what turn %d got" % number)
+        texts += ["Turn %d" % number, answer.output_text]
+        ids.append(answer.output[0].id)
+        tokens.append(answer.usage.input_tokens)
+        same(texts_of(room, id), texts, "the conversation after turn %d" % number)
+    same([item.id for item in room.client.conversations.items.list(id, order="asc") if item.role == "assistant"], ids,
+         "the ids of the answers")
+    need(tokens == sorted(set(tokens)), "input tokens do not grow: %s" % tokens)
+    room.client.conversations.items.delete(ids[0], conversation_id=id)
+    same(texts_of(room, id), texts[:2] + texts[3:], "the conversation without an answer")
+
+
+@check("BadRequestError: conversation_locked while one generates, its items come after the end; not with previous_*")
+def conversation_locked(room):
+    id = room.client.conversations.create().id
+    running = respond(room, conversation=id, **LONG)
+    locked = (400, "conversation_locked", "conversation")
+    error = refused(openai.BadRequestError, lambda: respond(room, conversation=id), *locked)
+    need(id in error.message, "the message does not name the conversation: " + error.message)
+    refused(openai.BadRequestError, lambda: respond(room, conversation={"id": id}, stream=True), *locked)
+    refused(openai.BadRequestError, lambda: room.client.conversations.items.create(id, items=messages("x")), *locked)
+    same(texts_of(room, id), [], "items while it generates")
+    answer = poll(room.client, running)
+    same(texts_of(room, id), [QUESTION, answer.output_text], "items after the end")
+    same(respond(room, conversation=id).status, "incomplete", "the next turn")
+    kept = texts_of(room, id)
+    room.client.responses.cancel(respond(room, conversation=id, **LONG).id)
+    same(texts_of(room, id), kept, "items after a cancelled turn")
+    refused(openai.BadRequestError, lambda: respond(room, conversation=id, previous_response_id=answer.id), 400,
+            "mutually_exclusive_parameters", "previous_response_id")
+    refused(openai.NotFoundError, lambda: respond(room, conversation="conv_none"), 404)
+    same(texts_of(room, id), kept, "items after refused requests")
+
+
+# ---- stored chat completions ------------------------------------------------------------------
+
+
+@check("stored chats: plain and streamed are retrieved, updated, deleted; what was not stored is NotFoundError")
+def stored_chats(room):
+    calls = room.client.chat.completions
+    made = chat(room, store=True, metadata={"a": "b"})
+    chunks = list(chat(room, store=True, stream=True, seed=7))
+    found = calls.retrieve(made.id)
+    same((found.choices, found.usage, found.created), (made.choices, made.usage, made.created), "the stored one")
+    same(found.model_dump()["metadata"], {"a": "b"}, "metadata")
+    streamed = calls.retrieve(chunks[0].id)
+    same((streamed.object, streamed.choices[0].message.content, streamed.choices[0].finish_reason),
+         ("chat.completion", chat_texts(chunks)[0], "length"), "the streamed one")
+    changed = calls.update(made.id, metadata={"c": "d"})
+    same((changed.id, changed.model_dump()["metadata"]), (made.id, {"c": "d"}), "the update")
+    same(calls.retrieve(made.id), changed, "the stored one after the update")
+    gone = calls.delete(made.id)
+    same((gone.id, gone.object, gone.deleted), (made.id, "chat.completion.deleted", True), "the deletion")
+    unstored = chat(room)
+    for id in (made.id, unstored.id, respond(room).id):
+        refused(openai.NotFoundError, lambda: calls.retrieve(id), 404)
+        refused(openai.NotFoundError, lambda: calls.update(id, metadata={}), 404)
+        refused(openai.NotFoundError, lambda: calls.delete(id), 404)
+        refused(openai.NotFoundError, lambda: calls.messages.list(id), 404)
+    refused(openai.NotFoundError, lambda: room.client.responses.retrieve(streamed.id), 404)
+
+
+@check("stored chats: list by metadata and model with auto-paging, both orders")
+def stored_chats_list(room):
+    calls = room.client.chat.completions
+    ids = [chat(room, store=True, max_completion_tokens=2, metadata={"run": "list", "odd": str(number % 2)}).id
+           for number in range(25)]
+    other = chat(room, store=True, model="other-model", metadata={"run": "list", "odd": "no"}).id
+    for limit in (openai.omit, 1, 7, 100):
+        for order in ("asc", "desc"):
+            found = [one.id for one in calls.list(metadata={"run": "list"}, model=MODEL, limit=limit, order=order)]
+            same(found, ids if order == "asc" else ids[::-1], "all of them, limit %s %s" % (limit, order))
+    same([one.id for one in calls.list(metadata={"run": "list", "odd": "1"}, limit=5)], ids[1::2], "the odd ones")
+    same([one.id for one in calls.list(metadata={"run": "list"}, model="other-model")], [other], "the other model's")
+    same(list(calls.list(metadata={"run": "none"})), [], "what fits no stored one")
+    page = calls.list(metadata={"run": "list"})
+    same(([one.id for one in page.data], page.has_more), (ids[:20], True), "the page without limit and order")
+    every = [one.id for one in calls.list(limit=100)]
+    same([id for id in every if id in set(ids)], ids, "those of the list of all")
+
+
+@check("stored chats: messages.list has the input messages, text and parts, with auto-paging")
+def stored_chats_messages(room):
+    calls = room.client.chat.completions
+    given = [{"role": "system", "content": "Be brief."},
+             {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]}]
+    given += [{"role": ("user", "assistant")[number % 2], "content": "Word %d" % number} for number in range(24)]
+    # The SDK knows the role assistant only: a stored user's message is read without validation.
+    loose = room.connect(room.base_url, strict=False).chat.completions
+    id = chat(room, store=True, messages=given).id
+    for limit in (openai.omit, 1, 7, 100):
+        for order in ("asc", "desc"):
+            found = list(loose.messages.list(id, limit=limit, order=order))
+            found = found if order == "asc" else found[::-1]
+            same([one.role for one in found], [one["role"] for one in given], "roles, limit %s %s" % (limit, order))
+            same([one.id for one in found], ["%s-%d" % (id, number) for number in range(26)], "ids")
+    same([one.content for one in found[:1] + found[2:]], [one["content"] for one in given[:1] + given[2:]], "texts")
+    same([part.text for part in found[1].content_parts], ["Hello", "there"], "the parts")
+    same(found[0].content_parts, None, "the parts of a text")
 
 
 # ---- models, errors, headers ------------------------------------------------------------------

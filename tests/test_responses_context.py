@@ -5,15 +5,18 @@ conversations' own calls have tests of their own.
 """
 import base64
 import json
+import random
 import unittest
 from urllib.parse import quote
 
-from api_common import ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, ApiError
+from api_common import ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong
 from backends.contract import Backend, Finish, ReasoningDelta, TextDelta, ToolCallDelta, Usage
+from responses_items import seal_text, unseal_text
 from state.contract import LONG_CHAIN_TURNS, Conversation
 from tests import test_schemas
-from tests.data.golden import read_response_stream
-from tests.support import RESPONSE, DeltaBackend, LiveServerTest, every_form, wait_until
+from tests.data.golden import damaged, place_of, read_response_stream
+from tests.support import RESPONSE, DeltaBackend, every_form, wait_until
+from tests.test_responses_api import RICH, Desk, ResponsesLive
 from tokenizer import ApproxTokenizer
 
 TOKENIZER = ApproxTokenizer()
@@ -67,27 +70,8 @@ class SpeakingBackend(Backend):
         return self.requests[-1].history.messages()
 
 
-class ContextLive(LiveServerTest):
-    """Short words for the routes."""
-
-    def create(self, **change):
-        return self.request("POST", "/v1/responses", dict(RESPONSE, **change))
-
-    def created(self, **change):
-        answer = self.create(**change)
-        self.assertEqual(answer.status, 200, answer.body)
-        return answer.json()
-
-    def streamed(self, **change):
-        answer = self.create(stream=True, **change)
-        self.assertEqual(answer.status, 200, answer.body)
-        return read_response_stream(self, answer.body)
-
-    def made(self, streamed, **change):
-        return self.streamed(**change)[-1]["response"] if streamed else self.created(**change)
-
-    def get(self, id, tail=""):
-        return self.request("GET", "/v1/responses/%s%s" % (id, tail))
+class ContextLive(ResponsesLive):
+    """Short words for the calls that only describe a turn."""
 
     def compact(self, **change):
         return self.request("POST", "/v1/responses/compact", dict(RESPONSE, **change))
@@ -521,6 +505,12 @@ class CompactFaultsTest(ContextLive):
         self.assertGreater(self.tokens(input=window["output"][-1:]), ANSWER_TOKENS + MESSAGE_TOKENS,
                            "a tool was called in place of the summary, which is empty")
 
+    def test_a_refusal_is_a_summary_too(self):
+        self.start_server(refusal_rate=1.0)
+        window = self.compacted()
+        self.assertEqual(self.tokens(input=window["output"][-1:]) - ANSWER_TOKENS - MESSAGE_TOKENS,
+                         window["usage"]["output_tokens"])
+
     def test_a_simulated_summary_is_at_most_so_long(self):
         self.start_server(output_tokens=2000)
         window = self.compacted()
@@ -627,15 +617,35 @@ class SealedItemsTest(ContextLive):
         answer = self.create(input=[{"type": "reasoning", "summary": [], "encrypted_content": sealed}])
         self.assert_error(answer, 400, "input[0].encrypted_content", "invalid_encrypted_content")
 
-    def test_another_server_can_restore_it(self):
-        sealed = self.compacted()["output"][-1]
-        counted = self.tokens(input=[sealed])
-        self._stop_server()
-        self.doCleanups()
-        self.setUp()
-        self.start_server(strict=True, seed=5)
-        self.assertEqual(self.tokens(input=[sealed]), counted)
-        self.assertGreater(counted, ANSWER_TOKENS + MESSAGE_TOKENS)
+    def test_what_another_server_sealed_is_restored(self):
+        self.start_server(strict=True)
+        for kind in ("compaction", "reasoning"):
+            item = {"type": kind, "summary": [], "encrypted_content": seal_text(kind, SUMMARY)}
+            self.assertEqual(self.tokens(input=[item]), TOKENIZER.count(SUMMARY) + MESSAGE_TOKENS + ANSWER_TOKENS)
+
+
+class SealTest(unittest.TestCase):
+    """seal_text() and unseal_text()."""
+
+    def test_every_text_comes_back_and_only_for_its_kind(self):
+        for text in ("", "a", SUMMARY, "\ud83d", "\x00\n\"\\", "long " * 100000):
+            sealed = seal_text("compaction", text)
+            self.assertEqual(unseal_text("compaction", sealed), text)
+            self.assertIsNone(unseal_text("reasoning", sealed))
+            self.assertTrue(sealed.isascii() and sealed.isprintable() and " " not in sealed)
+
+    def test_any_damage_gives_a_text_or_none(self):
+        draw, sealed, whole = random.Random(4), seal_text("reasoning", SUMMARY), 0
+        for number in range(3000):
+            at = draw.randrange(len(sealed))
+            damage = draw.choice((sealed[:at], sealed[at:], sealed[:at] + draw.choice("=%\u00e4\ud83dAz.") + sealed[at + 1:],
+                                  sealed + sealed[:at]))
+            found = unseal_text("reasoning", damage)
+            self.assertIn(found.__class__, (str, type(None)), number)
+            whole += found is not None
+        self.assertLess(whole, 2000)
+        for value in (None, 5, [], {}, True, b"mt1."):
+            self.assertIsNone(unseal_text("reasoning", value))
 
 
 THOUGHTS = [(0.0, ReasoningDelta("First ")), (0.0, ReasoningDelta("think.")), (0.0, TextDelta("Well.")),
@@ -1003,6 +1013,40 @@ class TruncationTest(ContextLive):
         self.assertEqual(said(self.backend.messages()), [("user", self.MID), ("user", self.NEW)])
 
 
+# ---- any bodies ------------------------------------------------------------------------------
+
+class DescribedDamageTest(unittest.TestCase):
+    """Any JSON object is counted or compacted, or refused with a 400 or 404; nothing else is raised or stored."""
+
+    def check_damage(self, method, kind):
+        draw, desk, refused, faults = random.Random(7), Desk(), 0, {}
+        for number in range(1500):
+            body = damaged(draw, RICH)
+            desk.body_bytes, desk.breathe, desk.answer = json.dumps(body).encode(), None, None
+            try:
+                try:
+                    getattr(desk, method)()
+                except TakesLong:
+                    desk.breathe = int          # as on a worker
+                    getattr(desk, method)()
+                self.assertEqual(desk.answer["object"], kind)
+            except ApiError as error:
+                refused += 1
+                self.assertIn(error.status, (400, 404), body)
+                self.assertTrue(error.message)
+            except Exception as exc:
+                faults.setdefault(place_of(exc), "number %d: %s" % (number, json.dumps(body)))
+        self.assertFalse(faults, "\n".join(map(str, faults.items())))
+        self.assertTrue(100 < refused < 1450, refused)
+        self.assertEqual(desk.store.stats()["responses"], 0)
+
+    def test_input_tokens(self):
+        self.check_damage("responses_input_tokens", "response.input_tokens")
+
+    def test_compact(self):
+        self.check_damage("responses_compact", "response.compaction")
+
+
 # ---- refused requests -------------------------------------------------------------------------
 
 @every_form
@@ -1276,11 +1320,27 @@ class EchoLiveTest(ContextLive):
 
     def test_identifiers_and_cache_fields(self):
         for change in ({"safety_identifier": "s" * 64}, {"safety_identifier": ""}, {"prompt_cache_key": "k"},
-                       {"prompt_cache_key": "k" * 200}, {"user": "u"}, {"prompt_cache_retention": "24h"},
-                       {"prompt_cache_options": {"mode": "explicit"}}):
+                       {"prompt_cache_key": "k" * 200}, {"user": "u"}):
             with self.subTest(change=str(change)[:60]):
                 self.check_echo(change, change)
         self.check_echo({}, {"safety_identifier": None, "prompt_cache_key": None, "user": None})
+
+    def test_prompt_cache_retention_and_options(self):
+        for change in ({"prompt_cache_retention": "24h"}, {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}):
+            with self.subTest(change=change):
+                response = self.created(**change)
+                self.assertEqual({key: response.get(key) for key in change}, change)
+
+    def test_context_management(self):
+        for given, param, code in (({}, "", "invalid_type"), ([5], "[0]", "invalid_type"), ([], "", "empty_array"),
+                                   ([{"type": "oblivion"}], "[0].type", "invalid_value"),
+                                   ([{"type": "compaction", "compact_threshold": 999}], "[0].compact_threshold",
+                                    "integer_below_min_value"),
+                                   ([{"type": "compaction", "compact_threshold": "x"}], "[0].compact_threshold",
+                                    "invalid_type")):
+            with self.subTest(given=given):
+                self.assert_error(self.create(context_management=given), 400, "context_management" + param, code)
+        self.assertEqual(self.create(context_management=[{"type": "compaction", "compact_threshold": 1000}]).status, 200)
 
     def test_a_safety_identifier_of_65_is_too_long(self):
         self.assert_error(self.create(safety_identifier="s" * 65), 400, "safety_identifier", "string_above_max_length")

@@ -167,6 +167,10 @@ class SchemaTest(unittest.TestCase):
                     with self.subTest(deltas=name, position=position, error=kind):
                         data = stream_of(response_assembler(), with_failure(DELTAS[name], position, error))
                         for event in read_response_stream(self, data)[-2:]:
+                            if kind == "context" and event["type"] == "response.failed":
+                                # the service and its clients know this code, the schema's list does not
+                                self.assertEqual(event["response"]["error"]["code"], "context_length_exceeded")
+                                event["response"]["error"]["code"] = "server_error"
                             self.check_event(event)
 
     def test_response_objects_of_every_golden_list(self):
