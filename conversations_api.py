@@ -8,7 +8,7 @@ from hashlib import blake2b
 from api_common import (ApiError, Host, TakesLong, build_page, check_array, check_fields,
                         check_metadata, check_object, check_unknown, missing_parameter, parse_body, parse_page_query,
                         shown)
-from responses_items import item_tokens, read_input
+from responses_items import has_call, item_tokens, read_input
 from responses_request import check_includes, conversation_locked
 from state.contract import LONG_CHAIN_TURNS, Conversation, Node, iter_context
 
@@ -93,11 +93,15 @@ class ConversationsApiMixin(Host):
         def drop(conversation):
             head = conversation.head
             item = self._conversations_item(conversation, item_id)
-            gone = head.open_calls.intersection((item.get("call_id"),)) if item["type"].endswith("_call") else ()
+            call_id, open_calls = item.get("call_id"), head.open_calls
+            if item["type"].endswith("_call"):
+                open_calls = open_calls.difference((call_id,))
+            elif call_id is not None and has_call(head, call_id, self.breathe):
+                open_calls = open_calls.union((call_id,))
             digest = blake2b(head.prefix_hash + b"\0-" + item_id.encode("utf-8", "surrogatepass"), digest_size=16)
             return Node("resp_" + self.ids.tail(), head, self.clock.time(), b"[]", (0, 2), b"[]",
                         max(0, head.total_tokens - item_tokens(item, self.tokenizer)), digest.digest(),
-                        head.open_calls.difference(gone), (), head.calls, hidden=True, drops=(item_id,))
+                        open_calls, (), head.calls, hidden=True, drops=(item_id,))
         # the service answers with the conversation, not with a deletion object
         self.send_json(200, _conversation_object(self._conversations_change(id, drop)))
 

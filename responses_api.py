@@ -159,20 +159,21 @@ class ResponsesApiMixin(Host):
                 self.live_responses.add(turn.id)
             self.send_completion(completion, streamed)
             return
+        headers = ignored_headers(request.ignored_fields, self.settings)
         completion.record = []
         log = self.runs.new_log(streamed)
         run = turn.run = BackgroundRun(turn.id, completion, log, lambda: ResponseAssembler(*opening), turn, streamed)
         queued, _ = run.snapshot()
         self.runs.start(run)
-        headers = ignored_headers(request.ignored_fields, self.settings)
         if streamed:
             self.send_events(log, 0, completion, headers)
         else:
             self.send_json(200, queued, headers)
 
-    def _responses_request(self, body, unknown, turn):
+    def _responses_request(self, body, unknown, turn, bounded=True):
         """Read a turn's input into turn.read and turn.tokens; the GenerationRequest.
 
+        bounded: whether a context that is too long is refused.
         Raises ApiError; for a context that is too long only when all else is right.
         """
         breathe, parent, tokenizer, strict = self.breathe, turn.parent, self.tokenizer, self.settings.strict
@@ -224,9 +225,10 @@ class ResponsesApiMixin(Host):
         prompt_tokens, kept = fixed_tokens + turn.tokens, None
         room = self.settings.max_model_len - prompt_tokens
         if room < 1:
-            if body.get("truncation") != "auto":
+            if body.get("truncation") == "auto":
+                kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens)
+            elif bounded:
                 raise context_overflow(prompt_tokens, self.settings.max_model_len, "input")
-            kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens)
             room = self.settings.max_model_len - prompt_tokens
         if room < LONGEST_ANSWER_TOKENS and (limit is None or limit > room):
             limit = room                    # an answer ends where the context does
@@ -391,12 +393,17 @@ class ResponsesApiMixin(Host):
 
     # ---- turns that are only looked at --------------------------------------------------------
 
-    def _responses_described(self, body, unknown):
-        """A turn that is read like any other, but not generated or stored: (turn, GenerationRequest)."""
+    def _responses_described(self, body, unknown, bounded=True):
+        """A turn that is read like any other, but not generated or stored: (turn, GenerationRequest).
+
+        body: a field that the call does not know must not be acted on, whatever a create would do.
+        """
+        for name in unknown:
+            del body[name]
         turn = _Turn()
         turn.tail = self.ids.tail()
         turn.conversation, turn.parent = self._responses_context(body, None)
-        return turn, self._responses_request(body, unknown, turn)
+        return turn, self._responses_request(body, unknown, turn, bounded)
 
     def responses_input_tokens(self):
         """POST /v1/responses/input_tokens: what a turn's input would count, which is stored nowhere."""
@@ -404,9 +411,10 @@ class ResponsesApiMixin(Host):
         unknown = check_fields(body, INPUT_TOKENS_CHECKS)
         if self.settings.strict:
             check_unknown(unknown, responses=True)
-        body.setdefault("model", self.settings.model[0])
+        if body.get("model") is None:
+            body["model"] = self.settings.model[0]
         check_model_name(body["model"], self.settings, responses=True)
-        turn, request = self._responses_described(body, unknown)
+        turn, request = self._responses_described(body, unknown, bounded=False)
         self.send_json(200, {"object": "response.input_tokens", "input_tokens": request.history.tokens},
                        ignored_headers(request.ignored_fields, self.settings))
 
@@ -427,10 +435,11 @@ class ResponsesApiMixin(Host):
         if self.breathe is None and body.get("previous_response_id") is not None:
             raise TakesLong()               # it reads the whole chain
         turn, request = self._responses_described(body, unknown)
-        items = [] if turn.parent is None else list(iter_context(turn.parent, own_output=True, breathe=self.breathe))
-        items += turn.read.stored_items(turn.tail)
-        kept = [item for item in items if item["type"] == "message" and item["role"] == "user"]
-        request.max_tokens = COMPACT_TOKENS
+        now = Node(turn.tail, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"",
+                   foreign_ids=turn.read.foreign_ids)
+        kept = [item for item in iter_context(now, breathe=self.breathe)
+                if item["type"] == "message" and item["role"] == "user"]
+        request.max_tokens = COMPACT_TOKENS if request.max_tokens is None else min(request.max_tokens, COMPACT_TOKENS)
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
 

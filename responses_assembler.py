@@ -559,7 +559,7 @@ class CompactionAssembler(Assembler):
         return b""
 
     def feed(self, delta):
-        if delta.__class__ is TextDelta:
+        if delta.__class__ is TextDelta or delta.__class__ is RefusalDelta:
             self._pieces.append(delta.text)
         elif delta.__class__ is TextRun:
             self.absorb(delta)

@@ -9,7 +9,7 @@ from binascii import Error as Base64Error, a2b_base64, b2a_base64
 from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong, check_array, check_enum, check_given_string,
                         check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
-from state.contract import LONG_CHAIN_TURNS
+from state.contract import LONG_CHAIN_TURNS, iter_context
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
 _ITEM_ROLES = ("user", "assistant", "system", "developer")
@@ -245,40 +245,45 @@ def item_words(item, kind, path="input", strict=False):
 
 def item_tokens(item, tokenizer):
     """The context tokens of an item that was read before."""
-    _, text, media = item_words(item, _item_type(item))
-    return MESSAGE_TOKENS + MEDIA_TOKENS * media + tokenizer.count(text)
+    role, text, media = item_words(item, _item_type(item))
+    return _words_tokens(role, text, media, tokenizer, None)
+
+
+def _words_tokens(role, text, media, tokenizer, breathe):
+    """Context tokens of item_words(). Earlier turns' reasoning is not read again (api-reference 8.4)."""
+    if role == "reasoning":
+        return 0
+    return MESSAGE_TOKENS + MEDIA_TOKENS * media + _text_tokens(text, tokenizer, breathe)
 
 
 def fit_items(newest_first, budget, tokenizer):
     """`truncation: auto`: the newest items that fit, oldest first, and their tokens.
 
     newest_first: iterable of items as stored or as given. Returns ([], 0) when the newest alone
-    does not fit into `budget` tokens.
+    does not fit into `budget` tokens. An output goes with its call.
     """
-    kept, total = [], 0
+    counted, total = [], 0
     for item in newest_first:
         tokens = item_tokens(item, tokenizer)
         if total + tokens > budget:
             break
-        kept.append(item)
+        counted.append((item, tokens))
         total += tokens
-    kept.reverse()
-    return kept, total
+    calls = {item["call_id"] for item, _ in counted if _item_type(item) in _CALL_ITEMS}
+    kept = [(item, tokens) for item, tokens in reversed(counted)
+            if _item_type(item) not in ("function_call_output", "custom_tool_call_output")
+            or item.get("call_id") is None or item["call_id"] in calls]
+    return [item for item, _ in kept], sum(tokens for _, tokens in kept)
 
 
-def _call_in_chain(parent, call_id, breathe):
+def has_call(parent, call_id, breathe):
     """Whether any call of the context has this id: the slow look, for an answer given twice."""
     if parent is None:
         return False
     if breathe is None and parent.depth > LONG_CHAIN_TURNS:
         raise TakesLong()
-    for node in parent.chain():
-        if breathe is not None:
-            breathe()
-        for item in node.output_items() + node.input_items():
-            if item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS:
-                return True
-    return False
+    return any(item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS
+               for item in iter_context(parent, True, True, breathe))
 
 
 def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name="input"):
@@ -320,6 +325,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
             if breathe is None:             # it parses what the referenced turn stored, however much that is
                 raise TakesLong()
             item, kind = _resolve_reference(item, store, path)
+            foreign.append(item["id"])
         elif item.get("id") is not None:
             check_given_string(item["id"], path + ".id")
             foreign.append(item["id"])
@@ -339,16 +345,16 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
                     open_calls.discard(call_id)
                     answered.add(call_id)
                 elif kind in ("function_call_output", "custom_tool_call_output") \
-                        and call_id not in answered and not _call_in_chain(parent, call_id, breathe):
+                        and call_id not in answered and not has_call(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
                                    % shown(call_id), param=name)
         read.after_output = role == "output"
         chars += len(text)
         if chars > MAX_INPUT_CHARS:
-            raise ApiError(400, "Invalid 'input': more than %d characters in all." % MAX_INPUT_CHARS,
-                           code="string_above_max_length", param="input")
+            raise ApiError(400, "Invalid '%s': more than %d characters in all." % (name, MAX_INPUT_CHARS),
+                           code="string_above_max_length", param=name)
         items.append(item)
-        tokens += MESSAGE_TOKENS + MEDIA_TOKENS * media + _text_tokens(text, tokenizer, breathe)
+        tokens += _words_tokens(role, text, media, tokenizer, breathe)
         said += (role, text)
         if breathe is not None:
             breathe()

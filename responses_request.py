@@ -29,12 +29,15 @@ def _check_conversation(value, path):
 
 _check_effort = check_enum("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _check_summary = check_enum("auto", "concise", "detailed")
+_check_reasoning_context = check_enum("auto", "current_turn", "all_turns")
 
 
 def _check_reasoning(value, path):
     check_object(value, path)
     if value.get("effort") is not None:
         _check_effort(value["effort"], path + ".effort")
+    if value.get("context") is not None:
+        _check_reasoning_context(value["context"], path + ".context")
     for key in ("summary", "generate_summary"):
         if value.get(key) is not None:
             _check_summary(value[key], "%s.%s" % (path, key))
@@ -62,6 +65,17 @@ def _check_template(value, path):
         check_string()(value["version"], path + ".version")
     if value.get("variables") is not None:
         check_object(value["variables"], path + ".variables")
+
+
+_check_threshold = check_integer(1000)
+
+
+def _check_management(value, path):
+    check_object(value, path)
+    check_given_string(value.get("type"), path + ".type")
+    check_enum("compaction")(value["type"], path + ".type")
+    if value.get("compact_threshold") is not None:
+        _check_threshold(value["compact_threshold"], path + ".compact_threshold")
 
 
 RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
@@ -92,7 +106,7 @@ RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
     "prompt_cache_options": check_object,
     "user": check_string(),
     "prompt": _check_template,
-    "context_management": check_array(check_object, low=1),
+    "context_management": check_array(_check_management, low=1),
     "moderation": check_object,
 })
 
@@ -101,13 +115,13 @@ RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_
                             "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
                             "metadata", "service_tier", "reasoning", "tools", "tool_choice",
                             "parallel_tool_calls", "text", "include", "top_logprobs", "background",
-                            "conversation", "truncation", "prompt", "prompt_cache_key", "safety_identifier",
-                            "user"))
+                            "conversation", "truncation", "prompt", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+                            "safety_identifier", "user"))
 
 # What only describes a turn takes the turn's own fields, and nothing about how it is answered.
-INPUT_TOKENS_CHECKS = {name: RESPONSE_CHECKS[name] for name in (
+INPUT_TOKENS_CHECKS = dict({name: RESPONSE_CHECKS[name] for name in (
     "model", "input", "previous_response_id", "conversation", "instructions", "tools", "tool_choice", "text",
-    "reasoning", "truncation", "parallel_tool_calls")}
+    "reasoning", "truncation", "parallel_tool_calls")}, personality=check_string())
 COMPACT_CHECKS = dict({name: RESPONSE_CHECKS[name] for name in (
     "model", "input", "previous_response_id", "instructions", "prompt_cache_retention", "prompt_cache_options",
     "service_tier")}, prompt_cache_key=check_string(64))
@@ -180,6 +194,9 @@ def build_echo(body, conversation=None):
     parts = list(_ECHO_READY)
     if conversation is not None:
         parts.append(b'"conversation":{"id":%s}' % dump_string(conversation))
+    for name in ("prompt_cache_retention", "prompt_cache_options"):
+        if body.get(name) is not None:
+            parts.append(b'"%s":%s' % (name.encode("ascii"), dump_json(body[name])))
     if body.get("prompt") is not None:
         parts.append(b'"prompt":%s' % dump_json(dict(
             body["prompt"], version=body["prompt"].get("version"), variables=body["prompt"].get("variables"))))

@@ -87,7 +87,9 @@ class RouteTable:
     def find_id(self, path, method):
         """find() for a path that is a word and an id: GET /responses/compact asks for an unknown response."""
         methods, words = self._find_pattern(path.rstrip("/")[3 if path.startswith("/v1/") else 0:])
-        return (methods, words) if methods is not None and method in methods else (None, ())
+        if methods is None or ("GET" if method == "HEAD" else method) not in methods:
+            return None, ()
+        return methods, words
 
     def find(self, path):
         """({method: name}, [parameters]), or (None, ()) for an unknown path."""
@@ -159,7 +161,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def answer_request(self):
         """Route and answer. Never raises: every fault becomes an envelope."""
-        if self.moved or len(self.body_bytes) > self.settings.inline_body_bytes:
+        if self.moved or self.wants_worker():
             self.moved = False
             self.breathe = Breather()
         try:
@@ -191,7 +193,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if name is None:
             others, words = self.routes.find_id(self.path, method)
-            name = others[method] if others is not None else None
+            name = others["GET" if method == "HEAD" else method] if others is not None else None
         if name is None:
             raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
                            headers=[("allow", ", ".join(sorted(methods)))])

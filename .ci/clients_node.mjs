@@ -222,6 +222,283 @@ check('responses: delete, then unknown to retrieve and to the next turn; store: 
   }
 });
 
+// ---- responses: background, resume, cancel -----------------------------------------------------
+
+const LONG_TOKENS = 800; // 0.8 s on the main server
+const LONG = { max_output_tokens: LONG_TOKENS, background: true };
+const plainly = ({ _request_id, ...object }) => JSON.parse(JSON.stringify(object));
+
+async function poll(response) {
+  const deadline = Date.now() + WAIT_MS;
+  while (['queued', 'in_progress'].includes(response.status)) {
+    assert.ok(Date.now() < deadline, 'it is still ' + response.status);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    response = await client.responses.retrieve(response.id);
+  }
+  return response;
+}
+
+// The first events of a stream, which is then cut off.
+async function leave(stream, count) {
+  const events = [];
+  for await (const event of stream) {
+    events.push(event);
+    if (events.length === count) break;
+  }
+  return events;
+}
+
+const resume = (id, more = {}) => client.responses.retrieve(id, { stream: true, ...more });
+
+check('background plain: queued, polled to its end; the next turn is given what it said', async () => {
+  const queued = await respond(LONG);
+  assert.equal(queued.status, 'queued');
+  assert.equal(queued.output_text, '');
+  const done = await poll(queued);
+  assert.equal(done.status, 'incomplete');
+  assert.equal(done.usage.output_tokens, LONG_TOKENS);
+  const next = await respond({ previous_response_id: queued.id });
+  const items = await collect(client.responses.inputItems.list(next.id, { order: 'asc' }));
+  assert.equal(items[1].content[0].text, done.output_text);
+});
+
+check('background streamed, cut off thrice, resumed by starting_after: nothing lost, one final object', async () => {
+  const events = await leave(await respond({ ...LONG, stream: true }), 10);
+  assert.deepEqual(events.slice(0, 3).map((event) => event.type), [
+    'response.created', 'response.queued', 'response.in_progress']);
+  const { id } = events[0].response;
+  for (const count of [1, 40]) {
+    events.push(...await leave(await resume(id, { starting_after: events.at(-1).sequence_number }), count));
+  }
+  assert.equal((await client.responses.retrieve(id)).status, 'in_progress');
+  events.push(...await collect(await resume(id, { starting_after: events.at(-1).sequence_number })));
+  assert.deepEqual(events.map((event) => event.sequence_number), events.map((_, index) => index));
+  const final = events.at(-1);
+  assert.equal(final.type, 'response.incomplete');
+  assert.equal(final.response.usage.output_tokens, LONG_TOKENS);
+  const { output_text, ...stored } = plainly(await client.responses.retrieve(id));
+  assert.deepEqual(stored, plainly(final.response));
+  const deltas = events.filter((event) => event.type === 'response.output_text.delta');
+  assert.equal(deltas.map((event) => event.delta).join(''), output_text);
+  assert.deepEqual(await collect(await resume(id)), events);
+  assert.deepEqual(await collect(await resume(id, { starting_after: events.at(-1).sequence_number })), []);
+});
+
+check('responses.stream() over a background response: left, resumed by response_id and starting_after', async () => {
+  const first = client.responses.stream({ model: MODEL, input: QUESTION, background: true, min_tokens: LONG_TOKENS });
+  let left;
+  try {
+    left = await leave(first, 20); // the helper's iterator aborts its request when it is left
+  } finally {
+    first.abort();
+  }
+  const { id } = left[0].response;
+  const rest = [];
+  const second = client.responses.stream({ response_id: id, starting_after: left.at(-1).sequence_number });
+  second.on('event', (event) => rest.push(event));
+  const final = await second.finalResponse();
+  assert.equal(final.status, 'completed');
+  assert.ok(final.usage.output_tokens >= LONG_TOKENS);
+  const events = [...left, ...rest];
+  assert.deepEqual(events.map((event) => event.sequence_number), events.map((_, index) => index));
+  const deltas = events.filter((event) => event.type === 'response.output_text.delta');
+  assert.equal(deltas.map((event) => event.delta).join(''), final.output_text);
+  assert.equal((await client.responses.retrieve(id)).output_text, final.output_text);
+});
+
+check('eight watchers of one background response see the same events', async () => {
+  const stream = await respond({ ...LONG, stream: true });
+  const events = [];
+  let watchers;
+  for await (const event of stream) {
+    events.push(event);
+    if (events.length === 1) {
+      const { id } = event.response;
+      watchers = Promise.all(Array.from({ length: 8 }, async (_, number) =>
+        collect(await resume(id, { starting_after: number * 50 }))));
+    }
+  }
+  assert.equal(events.at(-1).response.usage.output_tokens, LONG_TOKENS);
+  for (const [number, seen] of (await watchers).entries()) assert.deepEqual(seen, events.slice(number * 50 + 1));
+});
+
+check('cancel in mid-generation: partial output kept, twice the same; its stream just ends', async () => {
+  const stream = await respond({ ...LONG, max_output_tokens: 4000, stream: true });
+  const events = [];
+  let cancelled;
+  for await (const event of stream) {
+    events.push(event);
+    if (events.length === 40) cancelled = await client.responses.cancel(events[0].response.id);
+  }
+  assert.equal(cancelled.status, 'cancelled');
+  assert.equal(cancelled.usage, null);
+  const text = cancelled.output[0].content[0].text;
+  const deltas = events.filter((event) => event.type === 'response.output_text.delta');
+  assert.ok(text.trim() && deltas.map((event) => event.delta).join('') === text);
+  assert.doesNotMatch(events.at(-1).type, /completed|incomplete|failed/);
+  assert.deepEqual(plainly(await client.responses.cancel(cancelled.id)), plainly(cancelled));
+  const { output_text, ...stored } = plainly(await client.responses.retrieve(cancelled.id));
+  assert.deepEqual([stored, output_text], [plainly(cancelled), text]);
+});
+
+check('errors: cancel and resume of a foreground response, background unstored, deleted while generating', async () => {
+  const plain = await respond();
+  await refused(OpenAI.BadRequestError, () => client.responses.cancel(plain.id), { status: 400 });
+  await refused(OpenAI.BadRequestError, () => resume(plain.id), { status: 400, param: 'stream' });
+  await refused(OpenAI.NotFoundError, () => client.responses.cancel('resp_none'), { status: 404 });
+  await refused(OpenAI.BadRequestError, () => respond({ background: true, store: false }), { param: 'background' });
+  const running = await respond({ ...LONG, max_output_tokens: 4000 });
+  await client.responses.delete(running.id);
+  await refused(OpenAI.NotFoundError, () => client.responses.retrieve(running.id), { status: 404 });
+});
+
+// ---- responses: parsed output, tokens, compaction ----------------------------------------------
+
+const PORT = {
+  type: 'json_schema', name: 'port', strict: true,
+  schema: {
+    type: 'object', properties: { name: { type: 'string' }, berths: { type: 'integer' } },
+    required: ['name', 'berths'], additionalProperties: false,
+  },
+};
+
+check('responses.parse over a chain, and its stream helper: the object of the schema', async () => {
+  let previous;
+  for (let number = 0; number < 3; number += 1) {
+    const answer = await client.responses.parse({
+      model: MODEL, input: 'Port ' + number, text: { format: PORT }, previous_response_id: previous });
+    assert.deepEqual(Object.keys(answer.output_parsed), ['name', 'berths']);
+    assert.deepEqual(answer.output_parsed, JSON.parse(answer.output_text));
+    assert.equal(answer.previous_response_id, previous ?? null);
+    previous = answer.id;
+  }
+  const final = await client.responses.stream({
+    model: MODEL, input: 'And?', text: { format: PORT }, previous_response_id: previous }).finalResponse();
+  assert.ok(Number.isInteger(final.output_parsed.berths));
+  const items = await collect(client.responses.inputItems.list(final.id, { limit: 2 }));
+  assert.equal(items.length, 7);
+});
+
+check('inputTokens.count: what the turn would count, over chains, conversations and instructions', async () => {
+  const root = await respond();
+  const conversation = await client.conversations.create({ items: [{ role: 'user', content: 'Hello' }] });
+  for (const more of [{}, { instructions: 'Be brief.' }, { previous_response_id: root.id },
+    { conversation: conversation.id }]) {
+    const counted = await client.responses.inputTokens.count({ model: MODEL, input: QUESTION, ...more });
+    assert.equal(counted.object, 'response.input_tokens');
+    assert.equal(counted.input_tokens, (await respond({ store: false, ...more })).usage.input_tokens);
+  }
+});
+
+check('compact: the user\'s messages and one compaction item, which go on as input', async () => {
+  let previous;
+  for (let number = 0; number < 3; number += 1) {
+    previous = (await respond({ input: 'Turn ' + number, max_output_tokens: 100, previous_response_id: previous })).id;
+  }
+  const window = await client.responses.compact({ model: MODEL, previous_response_id: previous });
+  assert.equal(window.object, 'response.compaction');
+  assert.deepEqual(window.output.map((item) => item.type), ['message', 'message', 'message', 'compaction']);
+  const next = await respond({ input: [...window.output, { role: 'user', content: 'And?' }] });
+  const items = await collect(client.responses.inputItems.list(next.id, { order: 'asc' }));
+  assert.equal(items[3].encrypted_content, window.output[3].encrypted_content);
+  await refused(OpenAI.NotFoundError, () => client.responses.retrieve(window.id), { status: 404 });
+});
+
+// ---- conversations -----------------------------------------------------------------------------
+
+const messages = (...texts) => texts.map((content) => ({ type: 'message', role: 'user', content }));
+
+const textsOf = async (id) =>
+  (await collect(client.conversations.items.list(id, { order: 'asc' }))).map((item) => item.content[0].text);
+
+check('conversations: create, retrieve, update, delete; then NotFoundError', async () => {
+  const made = await client.conversations.create({ metadata: { who: 'ann' }, items: messages('One', 'Two') });
+  assert.match(made.id, /^conv_/);
+  assert.deepEqual(plainly(await client.conversations.retrieve(made.id)), plainly(made));
+  const changed = await client.conversations.update(made.id, { metadata: { which: 'new' } });
+  assert.deepEqual(changed.metadata, { which: 'new' });
+  assert.deepEqual(await textsOf(made.id), ['One', 'Two']);
+  const gone = await client.conversations.delete(made.id);
+  assert.deepEqual(plainly(gone), { id: made.id, object: 'conversation.deleted', deleted: true });
+  await refused(OpenAI.NotFoundError, () => client.conversations.retrieve(made.id), { status: 404 });
+  await refused(OpenAI.NotFoundError, () => client.conversations.items.list(made.id), { status: 404 });
+  await refused(OpenAI.NotFoundError, () => respond({ conversation: made.id }), { status: 404 });
+});
+
+check('conversations.items: create, auto-paging both ways, retrieve, delete', async () => {
+  const { items } = client.conversations;
+  const { id } = await client.conversations.create();
+  const wanted = [];
+  for (let start = 0; start < 60; start += 20) {
+    const batch = Array.from({ length: 20 }, (_, number) => 'Item ' + (start + number));
+    const made = await items.create(id, { items: messages(...batch) });
+    assert.deepEqual(made.data.map((item) => item.content[0].text), batch);
+    wanted.push(...made.data);
+  }
+  for (const limit of [undefined, 1, 7, 100]) {
+    for (const order of ['asc', 'desc']) {
+      const found = await collect(items.list(id, { limit, order }));
+      assert.deepEqual(found, order === 'asc' ? wanted : wanted.toReversed(), limit + ' ' + order);
+    }
+  }
+  assert.deepEqual(plainly(await items.retrieve(wanted[5].id, { conversation_id: id })), wanted[5]);
+  assert.equal((await items.delete(wanted[5].id, { conversation_id: id })).object, 'conversation');
+  assert.deepEqual(await collect(items.list(id, { order: 'asc' })), wanted.toSpliced(5, 1));
+  await refused(OpenAI.NotFoundError, () => items.retrieve(wanted[5].id, { conversation_id: id }), { status: 404 });
+});
+
+check('conversation on a response, plain, streamed and by the helper; locked while it generates', async () => {
+  const { id } = await client.conversations.create();
+  const texts = [];
+  const turns = [
+    (more) => respond({ ...more, conversation: id }),
+    async (more) => (await collect(await respond({ ...more, conversation: { id }, stream: true }))).at(-1).response,
+    (more) => client.responses.stream({ model: MODEL, ...more, conversation: id }).finalResponse(),
+  ];
+  for (const [number, turn] of turns.entries()) {
+    const answer = await turn({ input: 'Turn ' + number });
+    assert.deepEqual(answer.conversation, { id });
+    texts.push('Turn ' + number, answer.output[0].content[0].text);
+    assert.deepEqual(await textsOf(id), texts);
+  }
+  const running = await respond({ ...LONG, conversation: id });
+  const locked = { status: 400, code: 'conversation_locked', param: 'conversation' };
+  await refused(OpenAI.BadRequestError, () => respond({ conversation: id }), locked);
+  await refused(OpenAI.BadRequestError, () => client.conversations.items.create(id, { items: messages('x') }), locked);
+  assert.deepEqual(await textsOf(id), texts);
+  const { output_text } = await poll(running);
+  assert.deepEqual(await textsOf(id), [...texts, QUESTION, output_text]);
+  await refused(OpenAI.BadRequestError, () => respond({ conversation: id, previous_response_id: running.id }), {
+    code: 'mutually_exclusive_parameters' });
+});
+
+// ---- stored chat completions -------------------------------------------------------------------
+
+check('stored chats: retrieve, list by metadata with auto-paging, update, delete, messages', async () => {
+  const { completions } = client.chat;
+  const made = [];
+  for (let number = 0; number < 25; number += 1) {
+    const body = { model: MODEL, messages: ASK, store: true, metadata: { run: 'list', odd: String(number % 2) } };
+    made.push(await completions.create({ ...body, ...exactly(2) }));
+  }
+  const ids = made.map((one) => one.id);
+  for (const limit of [undefined, 1, 7, 100]) {
+    for (const order of ['asc', 'desc']) {
+      const found = await collect(completions.list({ metadata: { run: 'list' }, limit, order }));
+      assert.deepEqual(found.map((one) => one.id), order === 'asc' ? ids : ids.toReversed(), limit + ' ' + order);
+    }
+  }
+  const odd = await collect(completions.list({ metadata: { run: 'list', odd: '1' }, limit: 5 }));
+  assert.deepEqual(odd.map((one) => one.id), ids.filter((_, number) => number % 2));
+  assert.deepEqual((await completions.retrieve(ids[0])).choices, made[0].choices);
+  assert.deepEqual((await completions.update(ids[0], { metadata: { run: 'new' } })).metadata, { run: 'new' });
+  const listed = await collect(completions.messages.list(ids[0]));
+  assert.deepEqual(listed.map(({ id, role, content }) => [id, role, content]), [[ids[0] + '-0', 'user', QUESTION]]);
+  assert.equal((await completions.delete(ids[0])).deleted, true);
+  await refused(OpenAI.NotFoundError, () => completions.retrieve(ids[0]), { status: 404 });
+  await refused(OpenAI.NotFoundError, () => completions.messages.list(ids[0]), { status: 404 });
+});
+
 // ---- models and errors -------------------------------------------------------------------------
 
 check('models: list and retrieve', async () => {

@@ -529,7 +529,8 @@ def paging(room):
 
 # ---- responses: background, resume, cancel ----------------------------------------------------
 
-LONG = {"max_output_tokens": 400, "background": True}  # 0.4 s on the main server
+LONG_TOKENS = 800  # 0.8 s on the main server
+LONG = {"max_output_tokens": LONG_TOKENS, "background": True}
 
 
 def poll(client, response):
@@ -563,7 +564,7 @@ def background_plain(room):
         seen.append(response.output_text)
         time.sleep(0.05)
         response = room.client.responses.retrieve(queued.id)
-    same((response.status, response.usage.output_tokens), ("incomplete", 400), "the end")
+    same((response.status, response.usage.output_tokens), ("incomplete", LONG_TOKENS), "the end")
     need(len(set(seen)) > 2, "the text did not grow: %d different ones" % len(set(seen)))
     for text in seen:
         need(response.output_text.startswith(text), "%r is not how the final text begins" % text[-80:])
@@ -580,7 +581,7 @@ def background_streamed(room):
     same(room.client.responses.retrieve(final.id), final, "the stored response")
     (created,) = leave(respond(room, stream=True, **LONG), 1)
     same(created.response.status, "queued", "the first event's status")
-    same(poll(room.client, created.response).usage.output_tokens, 400, "output tokens of the one that was left")
+    same(poll(room.client, created.response).usage.output_tokens, LONG_TOKENS, "output tokens of the one that was left")
 
 
 @check("cut off in mid-stream three times, resumed by starting_after: no event lost or doubled, the same final object")
@@ -593,7 +594,7 @@ def background_resume(room):
     same(room.client.responses.retrieve(id).status, "in_progress", "status at the third cut")
     events += resume(room, id, starting_after=events[-1].sequence_number)
     final = response_of(events, background=True)
-    same((final.status, final.usage.output_tokens), ("incomplete", 400), "the end")
+    same((final.status, final.usage.output_tokens), ("incomplete", LONG_TOKENS), "the end")
     same(room.client.responses.retrieve(id), final, "the stored response")
     same(resume(room, id), events, "a replay from the start")
     same(resume(room, id, starting_after=200), events[201:], "a replay from the middle")
@@ -603,7 +604,7 @@ def background_resume(room):
 @check("responses.stream() over a background response: left, resumed by response_id and starting_after")
 def background_helper(room):
     with room.client.responses.stream(
-        model=MODEL, input=QUESTION, background=True, extra_body={"min_tokens": 400}
+        model=MODEL, input=QUESTION, background=True, extra_body={"min_tokens": LONG_TOKENS}
     ) as stream:
         events = [next(stream) for _ in range(20)]
     id, last = events[0].response.id, events[-1].sequence_number
@@ -613,7 +614,7 @@ def background_helper(room):
     same([event.sequence_number for event in events + rest], list(range(len(events + rest))), "sequence numbers")
     text = "".join(event.delta for event in events + rest if event.type == "response.output_text.delta")
     same((text, final.status), (final.output_text, "completed"), "the deltas joined")
-    need(final.usage.output_tokens >= 400, "only %d tokens" % final.usage.output_tokens)
+    need(final.usage.output_tokens >= LONG_TOKENS, "only %d tokens" % final.usage.output_tokens)
     same(rest[0].snapshot[: len(rest[0].snapshot) - len(rest[0].delta)],
          "".join(event.delta for event in events if event.type == "response.output_text.delta"), "the first snapshot")
     same(room.client.responses.retrieve(id).output_text, final.output_text, "the stored text")
@@ -635,7 +636,7 @@ def background_watchers(room):
             return [created] + [event async for event in first], found
 
     events, found = asyncio.run(run())
-    same(response_of(events, background=True).usage.output_tokens, 400, "output tokens")
+    same(response_of(events, background=True).usage.output_tokens, LONG_TOKENS, "output tokens")
     for after, seen in found:
         same(seen, events[after + 1:], "what the watcher from %d on saw" % after)
 
@@ -689,8 +690,10 @@ def context_too_long(room):
     same(next(stream).type, "response.in_progress", "the second event")
     error = refused(openai.APIError, lambda: next(stream))  # the SDK's exception for an `error` event
     same((error.code, error.param), ("context_length_exceeded", "input"), "the error's code and param")
+    # The service's code for this is not among those that the SDK's model of a response knows.
+    loose = room.connect(room.narrow_url, strict=False)
     for response in (created, client.responses.create(background=True, **long)):
-        ended = poll(client, response)
+        ended = poll(loose, response)
         same((ended.status, ended.error.code, ended.output), ("failed", "context_length_exceeded", []), "the end")
     kept = client.responses.create(truncation="auto", model=MODEL, input=[
         {"role": "user", "content": QUESTION * 6}, {"role": "user", "content": QUESTION}], max_output_tokens=16)
@@ -761,7 +764,6 @@ def parse_tool(room):
     same((listed[1].id, listed[2].call_id), (call.id, call.call_id), "the ids")
     refused(openai.BadRequestError, lambda: respond(room, previous_response_id=told.id, input=[
         {"type": "function_call_output", "call_id": "call_none", "output": "?"}]), 400, None, "input")
-    refused(openai.BadRequestError, lambda: respond(room, previous_response_id=called.id), 400, None, "input")
 
 
 @check("reasoning.encrypted_content: a client that stores nothing sends the reasoning back")
@@ -813,7 +815,7 @@ def compact(room):
     same([item.content[0].text for item in window.output[:-1]], texts, "the user's messages")
     need(window.output[-1].encrypted_content, "the compaction item is empty")
     same(window.usage.total_tokens, window.usage.input_tokens + window.usage.output_tokens, "total_tokens")
-    items = [item.to_dict() for item in window.output] + [{"role": "user", "content": "And?"}]
+    items = [item.to_dict(warnings=False) for item in window.output] + [{"role": "user", "content": "And?"}]
     after = respond(room, input=items)
     listed = list(room.client.responses.input_items.list(after.id, order="asc"))
     same([item.type for item in listed], ["message"] * 4 + ["compaction", "message"], "what the next turn was given")
@@ -868,7 +870,7 @@ def conversations(room):
     refused(openai.BadRequestError, lambda: calls.create(items=messages(*["x"] * 21)), 400,
             "array_above_max_length", "items")
     refused(openai.BadRequestError, lambda: calls.create(metadata={"k" * 65: "v"}), 400,
-            "string_above_max_length", "metadata")
+            "string_above_max_length", "metadata." + "k" * 65)
 
 
 @check("conversations.items: create, list with auto-paging both ways, retrieve, delete")

@@ -6,7 +6,8 @@
 In: the tool, and the base URL of a server started with the same three numbers. Out: four lines per API (requests and
 the medians of TTFT, ITL and output length), each with the configured value, the tool's and the C generator's, then
 "N passed, M failed"; exit 0 only if every request of every run succeeded, every output has the configured length and
-all medians are within LIMITS_MS. GuideLLM drives chat, completions and Responses, AIPerf chat, always streamed.
+all medians are within LIMITS_MS. GuideLLM drives chat, completions, Responses and chains of Responses (conversations whose
+turns name the one before by previous_response_id, with a fifth line), AIPerf chat, always streamed.
 
 The C generator (streamload.c, looked for in ../shared/bench beside the checkout) is an eye on the same server that
 costs next to nothing: it runs right after each run of the tool, not beside it, as two cores would make each measure the
@@ -33,7 +34,9 @@ CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GENERATOR_SOURCE = os.path.join(os.path.dirname(CHECKOUT), "shared", "bench", "streamload.c")
 GENERATOR_CONNECTIONS = 2  # about as many as the tool has under way at its default rate
 
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses",
+         "chain": "/v1/responses"}
+CHAIN_TURNS = 5
 
 # How far a median may be from the configured value. A token before its time is a bug; 1 ms is for clocks, and for gaps
 # that a late first token shortens: both tools derive them as (last - first token) / (tokens - 1). Late is what the
@@ -115,14 +118,19 @@ def tool_environment(folder, **settings):
 
 
 def measure_guidellm(options, api, folder):
-    """What GuideLLM sees: `options.requests` at a constant rate."""
+    """What GuideLLM sees: `options.requests` at a constant rate; the turns of a chain wait for each other."""
+    backend = "kind=openai_http,target=%s,model=%s,request_format=%s" % (options.base_url, options.model, PATHS[api])
+    data = "kind=synthetic_text,prompt_tokens=32,output_tokens=%d" % options.output_tokens
+    if api == "chain":
+        backend += ",server_history=true"
+        data += ",turns=%d" % CHAIN_TURNS
     report = os.path.join(folder, api + ".json")
     run_command(
         [
             beside_python("guidellm"),
             "run",
             "--backend",
-            "kind=openai_http,target=%s,model=%s,request_format=%s" % (options.base_url, options.model, PATHS[api]),
+            backend,
             "--profile",
             "kind=constant,rate=%g" % options.rate,
             "--constraint",
@@ -130,7 +138,7 @@ def measure_guidellm(options, api, folder):
             "--tokenizer",
             "kind=huggingface_auto,model=%s" % folder,
             "--data",
-            "kind=synthetic_text,prompt_tokens=32,output_tokens=%d" % options.output_tokens,
+            data,
             "--output",
             "kind=json,path=%s" % report,
             "--disable-console-interactive",
@@ -153,8 +161,25 @@ def measure_guidellm(options, api, folder):
     def median(metric):
         return float((metrics[metric]["successful"] or {}).get("median") or 0.0)
 
-    return seen(totals["successful"], wrong, median("time_to_first_token_ms"), median("inter_token_latency_ms"),
+    view = seen(totals["successful"], wrong, median("time_to_first_token_ms"), median("inter_token_latency_ms"),
                 [request["output_tokens"] for request in requests["successful"]])
+    if api == "chain":
+        view["turns"], view["broken"] = read_chains(requests["successful"])
+    return view
+
+
+def read_chains(requests):
+    """([number of the turn in its conversation, for each request], [what is wrong]) of GuideLLM's requests."""
+    turns, inputs, wrong = {}, {}, []
+    for request in sorted(requests, key=lambda one: one["request_start_time"]):
+        id, before = request["response_id"], json.loads(request["request_args"])["body"].get("previous_response_id")
+        inputs[id] = request["prompt_tokens"]
+        turns[id] = turns.get(before, 0) + 1
+        if before is not None and before not in turns:
+            wrong.append("%s follows %s, which is no response of this run" % (id, before))
+        elif before is not None and inputs[id] <= inputs[before] + request["output_tokens"]:
+            wrong.append("%s has %d input tokens, the turn before had %d" % (id, inputs[id], inputs[before]))
+    return sorted(turns.values()), wrong
 
 
 def measure_aiperf(options, api, folder):
@@ -287,7 +312,7 @@ def build_generator(folder):
 
 TOOLS = {  # command: (name, measurer, APIs)
     "aiperf": ("AIPerf", measure_aiperf, ("chat",)),
-    "guidellm": ("GuideLLM", measure_guidellm, ("chat", "completions", "responses")),
+    "guidellm": ("GuideLLM", measure_guidellm, ("chat", "completions", "responses", "chain")),
 }
 
 
@@ -320,23 +345,36 @@ def check_length(options, views):
     return figures, "exact in each request", wrong
 
 
+def check_chains(options, views):
+    """The same for chains: at least every other request follows one, and brings what was said as its input."""
+    name, view = views[0]
+    followers = sum(1 for turn in view["turns"] if turn > 1)
+    wrong = view["broken"][:3]
+    if followers < options.requests // 2:
+        wrong.append("only %d requests follow another" % followers)
+    return ["%s %d requests, the longest chain %d turns" % (name, followers, max(view["turns"], default=0))], \
+        "each after a response of this run, whose text it was given", wrong
+
+
 def check_api(options, api, folder, generator):
     """Run the tool and the C generator over one API and print a line per check; (passed, failed)."""
     name, measure, _ = TOOLS[options.tool]
     try:
         views = [(name, measure(options, api, folder))]
-        if generator:
+        if generator and api != "chain":
             views.append(("C generator", measure_generator(options, api, generator)))
     except (RuntimeError, OSError, LookupError, ValueError) as error:  # not run, or a report of another shape
         print("%-11s FAILED: %s: %s" % (api, type(error).__name__, error), flush=True)
         return 0, 1
     failed = 0
-    checks = (
+    checks = [
         ("requests", check_requests(options, views)),
         ("TTFT", check_median(options, views, "ttft_ms")),
         ("ITL", check_median(options, views, "itl_ms")),
         ("length", check_length(options, views)),
-    )
+    ]
+    if api == "chain":
+        checks.append(("turns", check_chains(options, views)))
     for title, (figures, rule, wrong) in checks:
         failed += bool(wrong)
         verdict = "FAILED, not %s: %s" % (rule, "; ".join(wrong)) if wrong else "ok, " + rule

@@ -76,7 +76,8 @@ def parse_options(arguments):
     if not 0 < options.secs <= 60 or not 0 < options.paced_secs <= 60 or not 1 <= options.reps <= 20:
         parser.error("--secs and --paced-secs: up to 60; --reps: up to 20")
     options.warmup_s, options.cold_starts, options.idle_secs = 0.5, 3, 2.0
-    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ()
+    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ("state",)
+    options.turns, options.stored = 2000, 100000
     if options.guard:
         vars(options).update(PROFILE, floor=True)
         if options.url:

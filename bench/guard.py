@@ -46,13 +46,17 @@ THRESHOLDS = (
     Threshold("mixed", "mixed.models.rps_kept", False, 0.3, "nor streams stop the neighbours", floor=False),
     Threshold("memory", "chat.growth_share", True, 1.15, "nothing is kept of a chat request", floor=False),
     Threshold("memory", "responses.growth_share", True, 1.15, "at the bound a response pushes one out", floor=False),
+    Threshold("state", "state.chain.turn_share", True, 1.6, "a turn does not read its chain", floor=False),
+    Threshold("state", "state.conversation.turn_share", True, 1.6, "a turn does not read its conversation",
+              floor=False),
+    Threshold("state", "state.rps_share", False, 0.6, "nothing on a request's way walks what is stored", floor=False),
     Threshold("idle", "idle.rss_share", True, 1.3, "no thread and no buffer per idle connection", floor=False),
 )
 
 # What the guard measures: short, and still over the first second of every load. The unpaced tests come three times, in
 # short pieces, so that a disturbance hits ours and the floor's alike.
 PROFILE = {
-    "tests": ["cold"] + ["rps", "stream"] * 3 + ["paced", "mixed", "memory", "idle"],
+    "tests": ["cold"] + ["rps", "stream"] * 3 + ["paced", "mixed", "memory", "state", "idle"],
     "kinds": ["chat", "responses"],
     "n": [100],
     "reps": 1,
@@ -66,7 +70,9 @@ PROFILE = {
     "mixed_n": 100,
     "neighbours": ["models"],
     "memory_requests": 5000,
-    "without_floor": ["memory", "idle"],  # their thresholds are of our own figures
+    "without_floor": ["memory", "state", "idle"],  # their thresholds are of our own figures
+    "turns": 400,
+    "stored": 20000,
     "idle": 500,
     "idle_secs": 0.5,
 }

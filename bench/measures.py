@@ -4,11 +4,13 @@ A test is `f(target, options, record)`; `record(name, value)` keeps one figure u
 where the platform cannot tell. `options` is what parse_options of `__main__` or the guard's profile holds.
 """
 
+import http.client
 import json
 import time
 from functools import partial
 
 from bench.process import Client, run_load
+from bench.stats import median
 
 PROMPT = "Say something about the sea."
 CONNECTIONS = 32  # of the plain and the unpaced tests
@@ -226,6 +228,71 @@ def test_idle(target, options, record):
         record("idle.cores", (cpu_after - cpu) / options.idle_secs)
 
 
+def take_turns(server, count, name_of_chain):
+    """Play a chain of turns, one after the other, over one connection: [seconds per turn], answers checked.
+
+    name_of_chain(answer or None): the field that binds the next turn to what was said.
+    """
+    conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    taken, answer = [], None
+    body = {"model": "mock-model", "input": PROMPT, "max_output_tokens": PLAIN_TOKENS}
+    try:
+        for turn in range(count):
+            text = json.dumps(dict(body, **name_of_chain(answer)))
+            began = time.perf_counter()
+            conn.request("POST", "/v1/responses", text)
+            reply = conn.getresponse()
+            data = reply.read()
+            taken.append(time.perf_counter() - began)
+            answer = json.loads(data)
+            if reply.status != 200 or answer["usage"]["input_tokens"] < 10 * turn:
+                raise RuntimeError("turn %d: %d %s" % (turn, reply.status, data[:200]))
+    finally:
+        conn.close()
+    return taken
+
+
+def new_conversation(server):
+    """The id of an empty conversation."""
+    conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        conn.request("POST", "/v1/conversations", "{}")
+        return json.loads(conn.getresponse().read())["id"]
+    finally:
+        conn.close()
+
+
+def test_state(target, options, record):
+    """What state costs as it grows: turns of one chain and of one conversation, and many stored responses."""
+    flags = ("--max-responses", "%d" % (2 * options.stored), "--max-store-mb", "4000", "--log-level", "warning")
+    for kind in ("chain", "conversation"):
+        with target.start(0, 0, PLAIN_TOKENS, flags) as server:
+            id = new_conversation(server) if kind == "conversation" else None
+            before = server.usage()[1]
+            taken = take_turns(server, options.turns, lambda answer: {"conversation": id} if id else
+                               {"previous_response_id": answer["id"]} if answer else {})
+            edge = max(10, options.turns // 20)
+            first, last = median(taken[edge:2 * edge]) * 1e3, median(taken[-edge:]) * 1e3
+            record("state.%s.turn_first_ms" % kind, first)
+            record("state.%s.turn_last_ms" % kind, last)
+            record("state.%s.turn_share" % kind, last / first)
+            if before is not None:
+                record("state.%s.bytes_per_turn" % kind, (server.usage()[1] - before) / options.turns)
+    with target.start(0, 0, PLAIN_TOKENS, flags) as server:
+        load = plain_load("responses", options)
+        load.update(conns=8)
+        before = server.usage()[1]
+        few = run_load(server, dict(load, secs=0.5, warmup_s=0.1))
+        fill = run_load(server, dict(load, secs=60.0, warmup_s=0.0, max_requests=options.stored))
+        many = run_load(server, dict(load, secs=0.5, warmup_s=0.1))
+        record("state.rps_few", few["rps"])
+        record("state.rps_many", many["rps"])
+        record("state.rps_share", many["rps"] / few["rps"])
+        if before is not None:
+            record("state.bytes_per_response", (fill["rss_bytes"] - before) / (options.stored + few["requests_all"]))
+        note_client(many, record)
+
+
 TESTS = {
     "cold": test_cold,
     "rps": test_rps,
@@ -234,9 +301,10 @@ TESTS = {
     "mixed": test_mixed,
     "memory": test_memory,
     "idle": test_idle,
+    "state": test_state,
 }
 PACED_TESTS = ("paced", "mixed")
-UNPACED_TESTS = ("rps", "stream", "memory")  # want a server without latency; the rest takes any
+UNPACED_TESTS = ("rps", "stream", "memory", "state")  # want a server without latency; the rest takes any
 
 
 def _keep(figures, name, value):

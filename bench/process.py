@@ -94,15 +94,15 @@ class Target:
     def __init__(self, label, command=None, port=None, pid=None):
         self.label, self.command, self.port, self.pid = label, command, port, pid
 
-    def start(self, ttft_ms=0.0, itl_ms=0.0, output_tokens=16):
+    def start(self, ttft_ms=0.0, itl_ms=0.0, output_tokens=16, flags=()):
         """A running Server with this latency; one that runs already is taken as it is."""
-        return Server(self, ttft_ms, itl_ms, output_tokens)
+        return Server(self, ttft_ms, itl_ms, output_tokens, flags)
 
 
 class Server:
     """A running target; a context manager that ends what it started. `cold_s`: from spawn to the first 200."""
 
-    def __init__(self, target, ttft_ms, itl_ms, output_tokens):
+    def __init__(self, target, ttft_ms, itl_ms, output_tokens, flags=()):
         self.process, self.log, self.cold_s = None, None, None
         self.port, self.pid = target.port, target.pid
         if target.command is None:
@@ -119,6 +119,7 @@ class Server:
             "%g" % itl_ms,
             "--output-tokens",
             "%d" % output_tokens,
+            *flags,
         ]
         self.log = tempfile.TemporaryFile(prefix="bench-")
         began = time.perf_counter()

@@ -33,7 +33,7 @@ class Node:
     reads (its parent's, this input, this output; instructions are not among them). prefix_hash
     bytes: of the same context's content. open_calls frozenset of call ids without an output yet.
     calls int: tool calls made in the context. depth int: turns of the chain up to this one.
-    foreign_ids tuple of item ids that came from the client. hidden bool: part of a chain, but no
+    foreign_ids tuple of the input's item ids that were not made for it: a client's, or references. hidden bool: part of a chain, but no
     response that anybody can ask for (items put into a conversation; store: false). drops tuple of
     item ids that are not in the context of this node and its descendants (deleted from a
     conversation). background bool. replay bytes or None: the stream's events, see
@@ -91,37 +91,55 @@ class Node:
 
 
 def iter_context(node, newest_first=False, own_output=False, breathe=None):
-    """The items of a node's context, as dicts, each id once and without those that were dropped.
+    """The items of a node's context, as dicts, without those that were dropped; every id once.
 
-    own_output: whether the node's own output is among them; its input always is.
+    own_output: whether the node's own output is among them; its input always is. An item that comes
+    again (by reference, or sent back) counts where it came last; another item under an id that was
+    used before gets a number behind it, as lists page by ids.
     """
-    dropped, seen = set(), set()
-    if newest_first:
-        for each in node.chain():
-            dropped.update(each.drops)
-            if breathe is not None:
-                breathe()
-            items = each.input_items()
-            if own_output or each is not node:
-                items += each.output_items()
-            for item in reversed(items):
-                if item["id"] not in seen and item["id"] not in dropped:
-                    seen.add(item["id"])
-                    yield item
-        return
     chain = list(node.chain())
-    for each in reversed(chain):
-        dropped.update(each.drops)
-    for each in reversed(chain):
+    dropped = frozenset().union(*[each.drops for each in chain])
+    if _repeats_ids(chain):
+        items = _numbered(_chain_items(chain[::-1], node, 1, own_output, breathe))
+        yield from (item for item in (reversed(items) if newest_first else items) if item["id"] not in dropped)
+        return
+    for item in _chain_items(chain if newest_first else chain[::-1], node, -1 if newest_first else 1, own_output,
+                             breathe):
+        if item["id"] not in dropped:
+            yield item
+
+
+def _chain_items(nodes, last, step, own_output, breathe):
+    for each in nodes:
         if breathe is not None:
             breathe()
         items = each.input_items()
-        if own_output or each is not node:
+        if own_output or each is not last:
             items += each.output_items()
-        for item in items:
-            if item["id"] not in seen and item["id"] not in dropped:
-                seen.add(item["id"])
-                yield item
+        yield from items[::step]
+
+
+def _repeats_ids(chain):
+    """Whether an id may come twice: the server's own are unique, unless a client sends them back."""
+    foreign = [id for each in chain for id in each.foreign_ids]
+    if not foreign:
+        return False
+    nodes = {each.id for each in chain}
+    return len(set(foreign)) < len(foreign) or any(item_response_id(id) in nodes for id in foreign)
+
+
+def _numbered(items):
+    """Items, oldest first, with ids that are unique."""
+    kept = {}
+    for item in items:
+        id = key = item["id"]
+        number = 1
+        while key in kept and kept[key] != dict(item, id=key):
+            number += 1
+            key = "%s_%d" % (id, number)
+        kept.pop(key, None)
+        kept[key] = dict(item, id=key)
+    return list(kept.values())
 
 
 class Conversation:

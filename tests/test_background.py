@@ -3,12 +3,14 @@
 Live tests are named after the row of the API reference that they hold: 10_9 (background and resume),
 11_1 (the calls), 11_2 (what is stored), 10_7 and 10_8 (endings), 2_2 (errors).
 """
+import functools
 import gc
 import json
 import random
 import sys
 import threading
 import unittest
+import weakref
 from collections import deque
 from unittest import mock
 
@@ -22,8 +24,7 @@ from responses_assembler import ResponseAssembler
 from state.contract import Conversation, StoreFull
 from state.memory import MemoryStore
 from tests.data.golden import DELTAS, ODD_TEXT, make_run, read_response_stream, read_sse
-from tests.support import (RESPONSE, TIMEOUT_S, DeltaBackend, LiveServerTest, QuietTestCase, RawClient, RecordingServer,
-                           ShiftedClock, every_form, parse_event, request_bytes, wait_until)
+from tests.support import (RESPONSE, TIMEOUT_S, DeltaBackend, LiveServerTest, RawClient, ShiftedClock, every_form, parse_event, request_bytes, wait_until)
 from tests.test_player import HEARTBEAT, START_S, PlayerTest
 from tests.test_schemas import MISSING, openai_response
 from transport.player import JOIN_BYTES, Play
@@ -100,7 +101,8 @@ class OutputReader:
         elif kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
             field = "content" if "content_index" in event else "summary"
             item.setdefault(field, [])
-            item[field] = item[field] + [dict(event["part"])]
+            at = event["content_index" if field == "content" else "summary_index"]
+            item[field] = item[field][:at] + [dict(event["part"])]
         elif kind.endswith(".delta"):
             self.delta(kind, event, item)
 
@@ -624,8 +626,18 @@ class GatedStore(MemoryStore):
         MemoryStore.put(self, node, conversation)
 
 
+def each_backend(method):
+    """Run a test with a planned backend and with one that may wait."""
+    @functools.wraps(method)
+    def test(self):
+        for blocking in (False, True):
+            with self.subTest(blocking=blocking):
+                method(self, blocking)
+    return test
+
+
 class BackgroundLive(LiveServerTest):
-    """Short words for the routes; every test takes a planned backend and one that may wait."""
+    """Short words for the routes."""
 
     def setUp(self):
         LiveServerTest.setUp(self)
@@ -642,12 +654,6 @@ class BackgroundLive(LiveServerTest):
         self.addCleanup(backend.close)
         server.handler_class.backend = backend
         return backend
-
-    def both(self, steps=STEPS):
-        """A backend of either kind, each in a sub-test."""
-        for blocking in (False, True):
-            with self.subTest(blocking=blocking):
-                yield self.use(steps, blocking)
 
     def post(self, **change):
         return self.request("POST", "/v1/responses", dict(RESPONSE, background=True, **change))
@@ -732,76 +738,81 @@ class BackgroundLive(LiveServerTest):
         wait_until(lambda: len(self.server.runs) == 0, "the last run to be forgotten")
 
 
-class QueuedCases(BackgroundLive):
+class QueuedCases:
     """Created and polled."""
 
-    def test_10_9_answered_at_once_queued_without_output_and_usage(self):
-        for backend in self.both():
-            response = self.created()
-            self.assertEqual((response["status"], response["output"], response["usage"], response["background"],
-                              response["completed_at"], response["error"], response["store"]),
-                             ("queued", [], None, True, None, None, True))
-            self.assertEqual(self.poll(response["id"])["id"], response["id"])
-            self.assertEqual(self.cancel(response["id"]).status, 200)
+    @each_backend
+    def test_10_9_answered_at_once_queued_without_output_and_usage(self, blocking):
+        self.use(STEPS, blocking)
+        response = self.created()
+        self.assertEqual((response["status"], response["output"], response["usage"], response["background"],
+                          response["completed_at"], response["error"], response["store"]),
+                         ("queued", [], None, True, None, None, True))
+        self.assertEqual(self.poll(response["id"])["id"], response["id"])
+        self.assertEqual(self.cancel(response["id"]).status, 200)
 
-    def test_10_9_polled_from_queued_to_completed_with_output_that_grows(self):
-        for backend in self.both():
-            if backend.blocking:
-                backend.hold()
-            created = self.created()
-            id = created["id"]
-            if backend.blocking:
-                self.assertEqual(self.poll(id), created, "nothing has begun: the same object")
-                backend.let_in()
-            seen = []
-            for text in ("One", "One two", TEXT):
-                response = self.wait_text(id, text)
-                seen.append(response)
-                self.assertEqual((response["status"], response["usage"], response["completed_at"]),
-                                 ("in_progress", None, None))
-                self.assertEqual([item["status"] for item in response["output"]], ["in_progress"])
-                backend.release()
-            final = self.wait_status(id, "completed")
-            self.assertEqual((text_of(final), final["usage"]["output_tokens"]), (TEXT, 3))
-            self.assertIsNotNone(final["completed_at"])
-            for response in seen:
-                self.assertEqual(response["output"][0]["id"], final["output"][0]["id"])
-                self.assertEqual(dict(response, **{key: final[key] for key in (
-                    "status", "output", "usage", "completed_at")}), final)
-            self.assert_idle()
-            self.assertEqual(self.poll(id), final)
+    @each_backend
+    def test_10_9_polled_from_queued_to_completed_with_output_that_grows(self, blocking):
+        backend = self.use(STEPS, blocking)
+        if backend.blocking:
+            backend.hold()
+        created = self.created()
+        id = created["id"]
+        if backend.blocking:
+            self.assertEqual(self.poll(id), created, "nothing has begun: the same object")
+            backend.let_in()
+        seen = []
+        for text in ("One", "One two", TEXT):
+            response = self.wait_text(id, text)
+            seen.append(response)
+            self.assertEqual((response["status"], response["usage"], response["completed_at"]),
+                             ("in_progress", None, None))
+            self.assertEqual([item["status"] for item in response["output"]], ["in_progress"])
+            backend.release()
+        final = self.wait_status(id, "completed")
+        self.assertEqual((text_of(final), final["usage"]["output_tokens"]), (TEXT, 3))
+        self.assertIsNotNone(final["completed_at"])
+        for response in seen:
+            self.assertEqual(response["output"][0]["id"], final["output"][0]["id"])
+            self.assertEqual(dict(response, **{key: final[key] for key in (
+                "status", "output", "usage", "completed_at")}), final)
+        self.assert_idle()
+        self.assertEqual(self.poll(id), final)
 
-    def test_10_9_polling_never_misses_it_and_never_sees_it_step_back(self):
+    @each_backend
+    def test_10_9_polling_never_misses_it_and_never_sees_it_step_back(self, blocking):
         order = ["queued", "in_progress", "completed"]
         client = self.connect()
-        for backend in self.both([[TextDelta(letter)] for letter in "abcdef"] + [END]):
-            for _ in range(10):
-                id = self.created()["id"]
-                backend.release(6)
-                stage, text = 0, ""
-                while stage < 2:
-                    answer = client.request("GET", "/v1/responses/" + id)
-                    self.assertEqual(answer.status, 200)
-                    response = answer.json()
-                    self.assertGreaterEqual(order.index(response["status"]), stage)
-                    self.assertTrue(text_of(response).startswith(text), (text, text_of(response)))
-                    stage, text = order.index(response["status"]), text_of(response)
-                self.assertEqual(text, "abcdef")
+        backend = self.use([[TextDelta(letter)] for letter in "abcdef"] + [END], blocking)
+        for _ in range(10):
+            id = self.created()["id"]
+            backend.release(6)
+            stage, text = 0, ""
+            while stage < 2:
+                answer = client.request("GET", "/v1/responses/" + id)
+                self.assertEqual(answer.status, 200)
+                response = answer.json()
+                self.assertGreaterEqual(order.index(response["status"]), stage)
+                self.assertTrue(text_of(response).startswith(text), (text, text_of(response)))
+                stage, text = order.index(response["status"]), text_of(response)
+            self.assertEqual(text, "abcdef")
 
-    def test_11_1_input_items_of_one_that_is_running_are_listed(self):
-        for backend in self.both():
-            id = self.created(input=[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])["id"]
-            running = self.get(id, "/input_items").json()
-            self.assertEqual([item["content"][0]["text"] for item in running["data"]], ["b", "a"])
-            backend.release(3)
-            self.wait_status(id, "completed")
-            self.assertEqual(self.get(id, "/input_items").json(), running)
+    @each_backend
+    def test_11_1_input_items_of_one_that_is_running_are_listed(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id = self.created(input=[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])["id"]
+        running = self.get(id, "/input_items").json()
+        self.assertEqual([item["content"][0]["text"] for item in running["data"]], ["b", "a"])
+        backend.release(3)
+        self.wait_status(id, "completed")
+        self.assertEqual(self.get(id, "/input_items").json(), running)
 
-    def test_2_2_background_without_store_is_refused_and_nothing_is_generated(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                self.assert_error(self.post(store=False, stream=streamed), 400, "background")
-            self.assertEqual((len(self.server.runs), backend.requests), (0, []))
+    @each_backend
+    def test_2_2_background_without_store_is_refused_and_nothing_is_generated(self, blocking):
+        backend = self.use(STEPS, blocking)
+        for streamed in (False, True):
+            self.assert_error(self.post(store=False, stream=streamed), 400, "background")
+        self.assertEqual((len(self.server.runs), backend.requests), (0, []))
 
     def test_2_2_a_context_that_is_too_long_fails_it_in_its_own_time(self):
         self.start_server(max_model_len=30)
@@ -822,28 +833,30 @@ class QueuedCases(BackgroundLive):
             answer = self.post(stream=streamed)
             self.assert_error(answer, 429, None, "rate_limit_exceeded", "requests")
         self.assertEqual((len(self.server.runs), self.server.store.stats()["responses"],
-                          self.server.live_ids()), (0, 0, set()))
+                          set(self.server.handler_class.live_responses)), (0, 0, set()))
 
-    def test_2_2_a_field_that_is_refused_starts_nothing(self):
+    @each_backend
+    def test_2_2_a_field_that_is_refused_starts_nothing(self, blocking):
         self.start_server(refuse_ignored=True)
-        for backend in self.both():
-            for streamed in (False, True):
-                answer = self.post(stream=streamed, max_tool_calls=3)
-                self.assert_error(answer, 400, "max_tool_calls", "unsupported_parameter")
-            backend.release(len(STEPS))
-            self.assertEqual(backend.requests, [])
-            self.assertEqual((len(self.server.runs), self.server.store.stats()["responses"]), (0, 0))
+        backend = self.use(STEPS, blocking)
+        for streamed in (False, True):
+            answer = self.post(stream=streamed, max_tool_calls=3)
+            self.assert_error(answer, 400, "max_tool_calls", "unsupported_parameter")
+        backend.release(len(STEPS))
+        self.assertEqual(backend.requests, [])
+        self.assertEqual((len(self.server.runs), self.server.store.stats()["responses"]), (0, 0))
 
-    def test_10_9_what_nobody_acts_on_is_listed_in_the_first_answer(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                if streamed:
-                    head = self.open_stream(max_tool_calls=3).head
-                else:
-                    head = self.post(max_tool_calls=3)
-                self.assertEqual(head.headers["x-mockturtle-ignored"], "max_tool_calls")
-            backend.release(len(STEPS))
-            self.assert_idle()
+    @each_backend
+    def test_10_9_what_nobody_acts_on_is_listed_in_the_first_answer(self, blocking):
+        backend = self.use(STEPS, blocking)
+        for streamed in (False, True):
+            if streamed:
+                head = self.open_stream(max_tool_calls=3).head
+            else:
+                head = self.post(max_tool_calls=3)
+            self.assertEqual(head.headers["x-mockturtle-ignored"], "max_tool_calls")
+        backend.release(len(STEPS))
+        self.assert_idle()
 
 
 class PlannedRefusal(Backend):
@@ -855,206 +868,223 @@ class PlannedRefusal(Backend):
         raise LIMITED
 
 
-class StreamCases(BackgroundLive):
+class StreamCases:
     """Watched from the beginning, and again."""
 
-    def test_10_9_events_are_created_queued_in_progress_and_so_on_without_a_gap(self):
-        for backend in self.both():
-            id, frames = self.whole(backend)
-            events = read_background_stream(self, b"".join(frames))
-            self.assertEqual(len(events), ALL_EVENTS)
-            self.assertEqual(events[-1]["type"], "response.completed")
-            self.assertEqual(text_of(events[-1]["response"]), TEXT)
-            self.assertEqual({event["response"]["id"] for event in events if "response" in event}, {id})
-            self.assertEqual(self.poll(id), events[-1]["response"])
+    @each_backend
+    def test_10_9_events_are_created_queued_in_progress_and_so_on_without_a_gap(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, frames = self.whole(backend)
+        events = read_background_stream(self, b"".join(frames))
+        self.assertEqual(len(events), ALL_EVENTS)
+        self.assertEqual(events[-1]["type"], "response.completed")
+        self.assertEqual(text_of(events[-1]["response"]), TEXT)
+        self.assertEqual({event["response"]["id"] for event in events if "response" in event}, {id})
+        self.assertEqual(self.poll(id), events[-1]["response"])
 
-    def test_10_9_the_terminal_event_comes_after_it_is_stored(self):
-        for backend in self.both():
-            for _ in range(10):
-                id, client, _ = self.opened()
-                backend.release(3)
-                client.frames(ALL_EVENTS - FIRST_EVENTS)
-                self.assertEqual(self.poll(id)["status"], "completed")
-                self.assertEqual(self.request("POST", "/v1/responses/" + id + "/cancel").json()["status"], "completed")
-                self.assertEqual(client.frames(), [SSE_DONE])
-
-    def test_10_9_the_work_goes_on_when_the_client_leaves(self):
-        for number, backend in enumerate(self.both()):
+    @each_backend
+    def test_10_9_the_terminal_event_comes_after_it_is_stored(self, blocking):
+        backend = self.use(STEPS, blocking)
+        for _ in range(10):
             id, client, _ = self.opened()
-            client.close()
-            self.wait_for_count("disconnects", number + 1)
-            self.wait_text(id, "One")
             backend.release(3)
-            self.assertEqual(text_of(self.wait_status(id, "completed")), TEXT)
-            self.assertFalse(backend.cancels[0].is_set())
-            self.assertEqual(len(self.replay(id)), ALL_EVENTS + 1)
+            client.frames(ALL_EVENTS - FIRST_EVENTS)
+            self.assertEqual(self.poll(id)["status"], "completed")
+            self.assertEqual(self.request("POST", "/v1/responses/" + id + "/cancel").json()["status"], "completed")
+            self.assertEqual(client.frames(), [SSE_DONE])
 
-    def test_10_9_the_work_goes_on_when_all_watchers_leave_with_a_reset(self):
-        for number, backend in enumerate(self.both()):
-            id, client, _ = self.opened()
-            watchers = [client] + [self.watch(id, after) for after in range(4)]
-            for each in watchers:
-                each.reset()
-            self.wait_for_count("disconnects", 5 * (number + 1))
-            backend.release(3)
-            self.assertEqual(text_of(self.wait_status(id, "completed")), TEXT)
+    @each_backend
+    def test_10_9_the_work_goes_on_when_the_client_leaves(self, blocking):
+        gone = self.count("disconnects")
+        backend = self.use(STEPS, blocking)
+        id, client, _ = self.opened()
+        client.close()
+        self.wait_for_count("disconnects", gone + 1)
+        self.wait_text(id, "One")
+        backend.release(3)
+        self.assertEqual(text_of(self.wait_status(id, "completed")), TEXT)
+        self.assertFalse(backend.cancels[0].is_set())
+        self.assertEqual(len(self.replay(id)), ALL_EVENTS + 1)
 
-    def test_10_9_resumed_from_every_number_while_it_runs_it_gives_the_tail(self):
-        for backend in self.both():
-            id, client, frames = self.opened()
-            watchers = [(after, self.watch(id, after)) for after in range(ALL_EVENTS + 3)]
-            everything = self.watch(id)
-            backend.release(3)
-            frames += client.frames()
-            self.assertEqual(frames[-1], SSE_DONE)
-            self.assertEqual(len(frames), ALL_EVENTS + 1)
-            self.assertEqual(everything.frames(), frames)
-            for after, watcher in watchers:
-                expected = frames[after + 1:] or [SSE_DONE]
-                self.assertEqual(watcher.frames(), expected, "after %d" % after)
+    @each_backend
+    def test_10_9_the_work_goes_on_when_all_watchers_leave_with_a_reset(self, blocking):
+        gone = self.count("disconnects")
+        backend = self.use(STEPS, blocking)
+        id, client, _ = self.opened()
+        watchers = [client] + [self.watch(id, after) for after in range(4)]
+        for each in watchers:
+            each.reset()
+        self.wait_for_count("disconnects", gone + 5)
+        backend.release(3)
+        self.assertEqual(text_of(self.wait_status(id, "completed")), TEXT)
 
-    def test_10_9_resumed_from_every_number_when_it_is_over_it_gives_the_tail(self):
-        for backend in self.both():
-            id, frames = self.whole(backend)
-            self.assert_idle()
-            self.assertEqual(self.replay(id), frames)
-            for after in list(range(ALL_EVENTS)) + [ALL_EVENTS, ALL_EVENTS + 1, 10 ** 15]:
-                self.assertEqual(self.replay(id, after), frames[after + 1:] or [SSE_DONE], "after %d" % after)
+    @each_backend
+    def test_10_9_resumed_from_every_number_while_it_runs_it_gives_the_tail(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        watchers = [(after, self.watch(id, after)) for after in range(ALL_EVENTS + 3)]
+        everything = self.watch(id)
+        backend.release(3)
+        frames += client.frames()
+        self.assertEqual(frames[-1], SSE_DONE)
+        self.assertEqual(len(frames), ALL_EVENTS + 1)
+        self.assertEqual(everything.frames(), frames)
+        for after, watcher in watchers:
+            expected = frames[after + 1:] or [SSE_DONE]
+            self.assertEqual(watcher.frames(), expected, "after %d" % after)
 
-    def test_10_9_a_client_cut_off_again_and_again_loses_nothing(self):
-        for backend in self.both([[TextDelta(letter)] for letter in "abcdefgh"] + [END]):
-            client = self.open_stream()
-            frames = client.frames(3)
-            id = parse_event(frames[0]).data["response"]["id"]
-            while frames[-1] != SSE_DONE:
-                client.reset()
-                client = self.watch(id, len(frames) - 1)
-                backend.release()
-                frames += client.frames(2)
-            events = read_background_stream(self, b"".join(frames))
-            self.assertEqual(text_of(events[-1]["response"]), "abcdefgh")
+    @each_backend
+    def test_10_9_resumed_from_every_number_when_it_is_over_it_gives_the_tail(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, frames = self.whole(backend)
+        self.assert_idle()
+        self.assertEqual(self.replay(id), frames)
+        for after in list(range(ALL_EVENTS)) + [ALL_EVENTS, ALL_EVENTS + 1, 10 ** 15]:
+            self.assertEqual(self.replay(id, after), frames[after + 1:] or [SSE_DONE], "after %d" % after)
 
-    def test_10_9_twenty_watchers_live_and_late_see_the_same_bytes(self):
+    @each_backend
+    def test_10_9_a_client_cut_off_again_and_again_loses_nothing(self, blocking):
+        backend = self.use([[TextDelta(letter)] for letter in "abcdefgh"] + [END], blocking)
+        client = self.open_stream()
+        frames = client.frames(3)
+        id = parse_event(frames[0]).data["response"]["id"]
+        while frames[-1] != SSE_DONE:
+            client.reset()
+            client = self.watch(id, len(frames) - 1)
+            backend.release()
+            frames += client.frames(2)
+        events = read_background_stream(self, b"".join(frames))
+        self.assertEqual(text_of(events[-1]["response"]), "abcdefgh")
+
+    @each_backend
+    def test_10_9_twenty_watchers_live_and_late_see_the_same_bytes(self, blocking):
         steps = [[TextDelta("%d " % number)] for number in range(10)] + [END]
-        for backend in self.both(steps):
-            id, client, frames = self.opened()
-            watchers = [(-1, client, frames)]
-            for number in range(10):
-                for after in (-1, 2 * number):
-                    watcher = self.watch(id, None if after < 0 else after)
-                    watchers.append((after, watcher, []))
-                backend.release()
-            full = client.frames()
-            frames += full
-            self.assertEqual(read_background_stream(self, b"".join(frames))[-1]["type"], "response.completed")
-            for after, watcher, seen in watchers[1:]:
-                self.assertEqual(watcher.frames(), frames[after + 1:])
-            for after in range(0, 20, 3):
-                self.assertEqual(self.replay(id, after), frames[after + 1:])
+        backend = self.use(steps, blocking)
+        id, client, frames = self.opened()
+        watchers = [(-1, client, frames)]
+        for number in range(10):
+            for after in (-1, 2 * number):
+                watcher = self.watch(id, None if after < 0 else after)
+                watchers.append((after, watcher, []))
+            backend.release()
+        full = client.frames()
+        frames += full
+        self.assertEqual(read_background_stream(self, b"".join(frames))[-1]["type"], "response.completed")
+        for after, watcher, seen in watchers[1:]:
+            self.assertEqual(watcher.frames(), frames[after + 1:])
+        for after in range(0, 20, 3):
+            self.assertEqual(self.replay(id, after), frames[after + 1:])
 
-    def test_10_9_a_connection_goes_on_after_a_stream_and_a_replay(self):
-        for backend in self.both():
-            id, client, frames = self.opened()
-            backend.release(3)
-            frames += client.frames()
-            client._answer = None
-            self.assertEqual(client.request("GET", "/v1/responses/%s?stream=true" % id).body, b"".join(frames))
-            self.assertEqual(client.request("GET", "/v1/responses/" + id).json()["status"], "completed")
+    @each_backend
+    def test_10_9_a_connection_goes_on_after_a_stream_and_a_replay(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        backend.release(3)
+        frames += client.frames()
+        client._answer = None
+        self.assertEqual(client.request("GET", "/v1/responses/%s?stream=true" % id).body, b"".join(frames))
+        self.assertEqual(client.request("GET", "/v1/responses/" + id).json()["status"], "completed")
 
-    def test_10_9_a_watcher_of_http_1_0_gets_the_bare_events_and_the_close(self):
-        for backend in self.both():
-            id, client, frames = self.opened()
-            old = self.watcher().begin("GET", "/v1/responses/%s?stream=true" % id, version="1.0")
-            self.assertNotIn("transfer-encoding", old.head.headers)
-            self.assertEqual(old.head.headers["connection"], "close")
-            first = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, background=True, stream=True),
-                                         version="1.0")
-            backend.release(3)
-            frames += client.frames()
-            self.assertEqual(old.frames(), frames)
-            self.assertTrue(old.has_ended())
-            self.assertEqual(len(first.frames()), ALL_EVENTS + 1)
-            late = self.watcher().begin("GET", "/v1/responses/%s?stream=true&starting_after=4" % id, version="1.0")
-            self.assertEqual(late.frames(), frames[5:])
-            self.assertTrue(late.has_ended())
+    @each_backend
+    def test_10_9_a_watcher_of_http_1_0_gets_the_bare_events_and_the_close(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        old = self.watcher().begin("GET", "/v1/responses/%s?stream=true" % id, version="1.0")
+        self.assertNotIn("transfer-encoding", old.head.headers)
+        self.assertEqual(old.head.headers["connection"], "close")
+        first = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, background=True, stream=True),
+                                     version="1.0")
+        backend.release(3)
+        frames += client.frames()
+        self.assertEqual(old.frames(), frames)
+        self.assertTrue(old.has_ended())
+        self.assertEqual(len(first.frames()), ALL_EVENTS + 1)
+        late = self.watcher().begin("GET", "/v1/responses/%s?stream=true&starting_after=4" % id, version="1.0")
+        self.assertEqual(late.frames(), frames[5:])
+        self.assertTrue(late.has_ended())
 
-    def test_10_9_a_head_request_for_a_stream_has_no_body(self):
-        for backend in self.both():
-            id, _ = self.whole(backend)
-            client = self.connect()
-            client.send_request("HEAD", "/v1/responses/%s?stream=true" % id)
-            self.assertEqual(client.read_answer(head=True).status, 200)
-            self.assertEqual(client.request("GET", "/v1/models").status, 200)
+    @each_backend
+    def test_10_9_a_head_request_for_a_stream_has_no_body(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, _ = self.whole(backend)
+        client = self.connect()
+        client.send_request("HEAD", "/v1/responses/%s?stream=true" % id)
+        self.assertEqual(client.read_answer(head=True).status, 200)
+        self.assertEqual(client.request("GET", "/v1/models").status, 200)
 
-    def test_10_9_a_watcher_gets_heartbeats_while_nothing_comes(self):
+    @each_backend
+    def test_10_9_a_watcher_gets_heartbeats_while_nothing_comes(self, blocking):
         self.start_server(heartbeat_s=0.02)
-        for backend in self.both():
-            id, client, frames = self.opened()
-            watcher = self.watch(id, 4)
-            self.assertEqual(watcher.frame(), frames[5])
-            self.assertEqual([watcher.frame() for _ in range(3)], [b": keep-alive\n\n"] * 3)
-            self.assertEqual([client.frame() for _ in range(2)], [b": keep-alive\n\n"] * 2)
-            early = self.watch(id, ALL_EVENTS)
-            self.assertEqual(early.frame(), b": keep-alive\n\n")
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        watcher = self.watch(id, 4)
+        self.assertEqual(watcher.frame(), frames[5])
+        self.assertEqual([watcher.frame() for _ in range(3)], [b": keep-alive\n\n"] * 3)
+        self.assertEqual([client.frame() for _ in range(2)], [b": keep-alive\n\n"] * 2)
+        early = self.watch(id, ALL_EVENTS)
+        self.assertEqual(early.frame(), b": keep-alive\n\n")
+        backend.release(3)
+        rest = client.frames()
+        self.assertEqual(watcher.frames(), rest)
+        self.assertEqual(early.frames(), [SSE_DONE])
+        self.assertEqual(len(frames + rest), ALL_EVENTS + 1)
+
+    @each_backend
+    def test_10_9_include_and_include_obfuscation_are_query_parameters(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, frames = self.whole(backend)
+        for query in ("include_obfuscation=false", "include_obfuscation=true",
+                      "include[]=reasoning.encrypted_content&include[]=message.output_text.logprobs",
+                      "include=web_search_call.results", "include%5B%5D=code_interpreter_call.outputs"):
+            with self.subTest(query=query):
+                self.assertEqual(frames_of(self.get(id, "?stream=true&starting_after=2&" + query).body), frames[3:])
+                self.assertEqual(self.get(id, "?" + query).json()["status"], "completed")
+        for query in ("include[]=everything", "include=everything", "include[]=reasoning.encrypted_content&"
+                      "include[]=x"):
+            for stream in ("", "&stream=true"):
+                with self.subTest(query=query, stream=stream):
+                    answer = self.get(id, "?" + query + stream)
+                    self.assertEqual((answer.status, answer.error["param"].partition("[")[0], answer.error["code"]),
+                                     (400, "include", "invalid_value"))
+
+    @each_backend
+    def test_10_9_a_bad_starting_after_is_refused_by_name(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, _ = self.opened()
+        for over in (False, True):
+            for text, code in (("-1", "integer_below_min_value"), ("x", "invalid_type"), ("1.5", "invalid_type"),
+                               ("", "invalid_type"), ("1e3", "invalid_type"), ("--1", "invalid_type"),
+                               ("%C2%B2", "invalid_type"), ("0x1", "invalid_type"), ("+1", "invalid_type")):
+                with self.subTest(text=text, over=over):
+                    answer = self.get(id, "?stream=true&starting_after=" + text)
+                    self.assert_error(answer, 400, "starting_after", code)
+            for query in ("?starting_after=1", "?stream=false&starting_after=1"):
+                self.assert_error(self.get(id, query), 400, "starting_after")
+            self.assert_error(self.get(id, "?stream=perhaps"), 400, "stream", "invalid_type")
             backend.release(3)
-            rest = client.frames()
-            self.assertEqual(watcher.frames(), rest)
-            self.assertEqual(early.frames(), [SSE_DONE])
-            self.assertEqual(len(frames + rest), ALL_EVENTS + 1)
+            self.wait_status(id, "completed")
 
-    def test_10_9_include_and_include_obfuscation_are_query_parameters(self):
-        for backend in self.both():
-            id, frames = self.whole(backend)
-            for query in ("include_obfuscation=false", "include_obfuscation=true",
-                          "include[]=reasoning.encrypted_content&include[]=message.output_text.logprobs",
-                          "include=web_search_call.results", "include%5B%5D=code_interpreter_call.outputs"):
-                with self.subTest(query=query):
-                    self.assertEqual(frames_of(self.get(id, "?stream=true&starting_after=2&" + query).body), frames[3:])
-                    self.assertEqual(self.get(id, "?" + query).json()["status"], "completed")
-            for query in ("include[]=everything", "include=everything", "include[]=reasoning.encrypted_content&"
-                          "include[]=x"):
-                for stream in ("", "&stream=true"):
-                    with self.subTest(query=query, stream=stream):
-                        answer = self.get(id, "?" + query + stream)
-                        self.assertEqual((answer.status, answer.error["param"].partition("[")[0], answer.error["code"]),
-                                         (400, "include", "invalid_value"))
-
-    def test_10_9_a_bad_starting_after_is_refused_by_name(self):
-        for backend in self.both():
-            id, client, _ = self.opened()
-            for over in (False, True):
-                for text, code in (("-1", "integer_below_min_value"), ("x", "invalid_type"), ("1.5", "invalid_type"),
-                                   ("", "invalid_type"), ("1e3", "invalid_type"), ("--1", "invalid_type"),
-                                   ("%C2%B2", "invalid_type"), ("0x1", "invalid_type"), ("+1", "invalid_type")):
-                    with self.subTest(text=text, over=over):
-                        answer = self.get(id, "?stream=true&starting_after=" + text)
-                        self.assert_error(answer, 400, "starting_after", code)
-                for query in ("?starting_after=1", "?stream=false&starting_after=1"):
-                    self.assert_error(self.get(id, query), 400, "starting_after")
-                self.assert_error(self.get(id, "?stream=perhaps"), 400, "stream", "invalid_type")
-                backend.release(3)
-                self.wait_status(id, "completed")
-
-    def test_10_9_what_was_not_created_with_background_and_stream_cannot_be_streamed_and_says_so(self):
-        for backend in self.both():
-            running = self.created()["id"]
-            ended = self.created()["id"]
-            foreground = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
-            backend.release(3)
-            made = parse_event(foreground.frames()[-2]).data["response"]["id"]
-            self.wait_status(ended, "completed")
-            backend.steps = [[TextDelta("held")], [], [], [], [], [], []] + [END]
-            running = self.created()["id"]
-            backend.steps = [[TextDelta("a")] + END]
-            plain = self.request("POST", "/v1/responses", RESPONSE).json()["id"]
-            for name, id in (("running", running), ("ended", ended), ("foreground", made), ("plain", plain)):
-                with self.subTest(of=name):
-                    for query in ("?stream=true", "?stream=true&starting_after=3"):
-                        answer = self.get(id, query)
-                        self.assert_error(answer, 400, "stream")
-                        self.assertIn("background", answer.error["message"])
-            self.assertEqual(self.cancel(running).json()["status"], "cancelled")
-            self.assert_error(self.get(running, "?stream=true"), 400, "stream")
+    @each_backend
+    def test_10_9_what_was_not_created_with_background_and_stream_cannot_be_streamed_and_says_so(self, blocking):
+        backend = self.use(STEPS, blocking)
+        running = self.created()["id"]
+        ended = self.created()["id"]
+        foreground = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
+        backend.release(3)
+        made = parse_event(foreground.frames()[-2]).data["response"]["id"]
+        self.wait_status(ended, "completed")
+        backend.steps = [[TextDelta("held")], [], [], [], [], [], []] + [END]
+        running = self.created()["id"]
+        backend.steps = [[TextDelta("a")] + END]
+        plain = self.request("POST", "/v1/responses", RESPONSE).json()["id"]
+        for name, id in (("running", running), ("ended", ended), ("foreground", made), ("plain", plain)):
+            with self.subTest(of=name):
+                for query in ("?stream=true", "?stream=true&starting_after=3"):
+                    answer = self.get(id, query)
+                    self.assert_error(answer, 400, "stream")
+                    self.assertIn("background", answer.error["message"])
+        self.assertEqual(self.cancel(running).json()["status"], "cancelled")
+        self.assert_error(self.get(running, "?stream=true"), 400, "stream")
 
     def test_10_9_every_golden_list_is_streamed_and_polled_alike(self):
         backend = DeltaBackend([])
@@ -1089,35 +1119,37 @@ class StreamCases(BackgroundLive):
         self.assertEqual(self.wait_status(id, "completed")["usage"]["output_tokens"], 8)
 
 
+@every_form
 class NeverReadingTest(BackgroundLive):
     """A watcher that never reads: issue 4, "Cost and bad input"."""
 
-    def test_10_9_a_watcher_that_never_reads_costs_others_nothing_holds_little_and_is_dropped(self):
+    @each_backend
+    def test_10_9_a_watcher_that_never_reads_costs_others_nothing_holds_little_and_is_dropped(self, blocking):
         piece = "x" * 30000
-        for number, backend in enumerate(self.both([[TextDelta(piece)] for _ in range(400)] + [END])):
-            id, client, frames = self.opened()
-            stuck = self.watcher()
-            stuck.send(request_bytes("GET", "/v1/responses/%s?stream=true" % id))
-            stuck.read_head()
-            plays = self.server.player.plays
-            before = wait_until(lambda: len(plays) == 3 and list(plays.values()), "three plays")
-            backend.release(400)
-            frames += client.frames()
-            self.assertEqual(len(read_background_stream(self, b"".join(frames))), 409)
-            held = [play for play in before if not play.over]
-            self.assertEqual(len(held), 1, "the stuck one alone is left")
-            self.assertGreater(len(held[0].rest), 0)
-            self.assertLess(len(held[0].rest), 4 * JOIN_BYTES)
-            self.assertEqual(self.replay(id, 400), frames[401:])
-            dropped = self.count("disconnects") + 1
-            self.clock.advance(61)
-            self.server.player.post(int)
-            self.wait_for_count("disconnects", dropped)
-            wait_until(lambda: held[0].over, "the play to end")
-            self.assertLess(len(stuck.read_to_end()), len(b"".join(frames)))
+        backend = self.use([[TextDelta(piece)] for _ in range(400)] + [END], blocking)
+        id, client, frames = self.opened()
+        stuck = self.watcher()
+        stuck.send(request_bytes("GET", "/v1/responses/%s?stream=true" % id))
+        stuck.read_head()
+        plays = self.server.player.plays
+        before = wait_until(lambda: len(plays) == 3 and list(plays.values()), "three plays")
+        backend.release(400)
+        frames += client.frames()
+        self.assertEqual(len(read_background_stream(self, b"".join(frames))), 409)
+        held = [play for play in before if not play.over]
+        self.assertEqual(len(held), 1, "the stuck one alone is left")
+        self.assertGreater(len(held[0].rest), 0)
+        self.assertLess(len(held[0].rest), 4 * JOIN_BYTES)
+        self.assertEqual(self.replay(id, 400), frames[401:])
+        dropped = self.count("disconnects") + 1
+        self.clock.advance(61)
+        self.server.player.post(int)
+        self.wait_for_count("disconnects", dropped)
+        wait_until(lambda: held[0].over, "the play to end")
+        self.assertLess(len(stuck.read_to_end()), len(b"".join(frames)))
 
 
-class CancelCases(BackgroundLive):
+class CancelCases:
 
     def check_cancelled(self, response, text):
         self.assertEqual((response["status"], response["usage"], response["completed_at"], response["error"],
@@ -1125,21 +1157,22 @@ class CancelCases(BackgroundLive):
         self.assertEqual(text_of(response), text)
         self.assertEqual([item["status"] for item in response["output"]], ["incomplete"] if text else [])
 
-    def test_10_9_cancel_keeps_the_partial_output_of_one_that_is_polled(self):
-        for backend in self.both():
-            id = self.created()["id"]
-            backend.release()
-            self.wait_text(id, "One two")
-            answer = self.cancel(id)
-            self.assertEqual(answer.status, 200, answer.body)
-            self.check_cancelled(answer.json(), "One two")
-            self.assertEqual(answer.json()["id"], id)
-            self.assertTrue(backend.cancels[0].is_set())
-            self.assertEqual(self.get(id).body, answer.body)
-            backend.release(3)
-            self.assert_idle()
-            self.assertEqual(self.get(id).body, answer.body, "it never becomes completed")
-            self.assertEqual(self.server.store.stats()["responses"], 1 + backend.blocking)
+    @each_backend
+    def test_10_9_cancel_keeps_the_partial_output_of_one_that_is_polled(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id = self.created()["id"]
+        backend.release()
+        self.wait_text(id, "One two")
+        answer = self.cancel(id)
+        self.assertEqual(answer.status, 200, answer.body)
+        self.check_cancelled(answer.json(), "One two")
+        self.assertEqual(answer.json()["id"], id)
+        self.assertTrue(backend.cancels[0].is_set())
+        self.assertEqual(self.get(id).body, answer.body)
+        backend.release(3)
+        self.assert_idle()
+        self.assertEqual(self.get(id).body, answer.body, "it never becomes completed")
+        self.assertEqual(self.server.store.stats()["responses"], 1 + backend.blocking)
 
     def test_10_9_cancel_before_anything_was_said(self):
         backend = self.use(blocking=True)
@@ -1159,248 +1192,265 @@ class CancelCases(BackgroundLive):
                 self.assertEqual(client.frames(), [SSE_DONE])
                 self.assertEqual(self.replay(id), frames + [SSE_DONE])
 
-    def test_10_9_streams_of_a_cancelled_one_end_without_a_terminal_event(self):
-        for backend in self.both():
-            id, client, frames = self.opened()
-            watchers = [(after, self.watch(id, after)) for after in (0, 3, 5, 6, 30)]
-            answer = self.cancel(id)
-            self.check_cancelled(answer.json(), "One")
-            backend.release(3)
-            frames += client.frames()
-            self.assertEqual(frames[FIRST_EVENTS:], [SSE_DONE])
-            for after, watcher in watchers:
-                self.assertEqual(watcher.frames(), frames[after + 1:] or [SSE_DONE])
-            self.assert_idle()
-            for after in (None, 0, 4, 5, 6, 100):
-                expected = frames if after is None else frames[after + 1:] or [SSE_DONE]
-                self.assertEqual(self.replay(id, after), expected, "after %s" % after)
+    @each_backend
+    def test_10_9_streams_of_a_cancelled_one_end_without_a_terminal_event(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        watchers = [(after, self.watch(id, after)) for after in (0, 3, 5, 6, 30)]
+        answer = self.cancel(id)
+        self.check_cancelled(answer.json(), "One")
+        backend.release(3)
+        frames += client.frames()
+        self.assertEqual(frames[FIRST_EVENTS:], [SSE_DONE])
+        for after, watcher in watchers:
+            self.assertEqual(watcher.frames(), frames[after + 1:] or [SSE_DONE])
+        self.assert_idle()
+        for after in (None, 0, 4, 5, 6, 100):
+            expected = frames if after is None else frames[after + 1:] or [SSE_DONE]
+            self.assertEqual(self.replay(id, after), expected, "after %s" % after)
 
-    def test_10_9_a_cancelled_one_holds_what_its_events_said(self):
-        for backend in self.both([SNAPSHOT_LISTS["all kinds"][:-3], [], [TextDelta("never")] + END]):
-            client = self.open_stream()
-            frames = client.frames(3)
-            id = parse_event(frames[0]).data["response"]["id"]
-            wait_until(lambda: self.poll(id)["output"][-1:] and self.poll(id)["output"][-1]["type"] == "reasoning"
-                       and len(self.poll(id)["output"]) > 4, "the last item")
-            response = self.cancel(id).json()
-            frames += client.frames()
-            reader = OutputReader()
-            for frame in frames[:-1]:
-                reader.take(parse_event(frame).data)
-            self.assertEqual(open_items_without_seal(response["output"], reader.done), reader.output("incomplete"))
-            self.assertGreater(len(response["output"]), 4)
+    @each_backend
+    def test_10_9_a_cancelled_one_holds_what_its_events_said(self, blocking):
+        self.use([SNAPSHOT_LISTS["all kinds"][:-3], [], [TextDelta("never")] + END], blocking)
+        client = self.open_stream()
+        frames = client.frames(3)
+        id = parse_event(frames[0]).data["response"]["id"]
+        wait_until(lambda: self.poll(id)["output"][-1:] and self.poll(id)["output"][-1]["type"] == "reasoning"
+                   and len(self.poll(id)["output"]) > 4, "the last item")
+        response = self.cancel(id).json()
+        frames += client.frames()
+        reader = OutputReader()
+        for frame in frames[:-1]:
+            reader.take(parse_event(frame).data)
+        self.assertEqual(open_items_without_seal(response["output"], reader.done), reader.output("incomplete"))
+        self.assertGreater(len(response["output"]), 4)
 
-    def test_10_9_cancel_twice_gives_the_same_bytes(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                id = self.opened()[0] if streamed else self.created()["id"]
-                first = self.cancel(id)
-                self.assertEqual(first.status, 200)
-                for _ in range(2):
-                    again = self.cancel(id)
-                    self.assertEqual((again.status, again.body), (200, first.body))
+    @each_backend
+    def test_10_9_cancel_twice_gives_the_same_bytes(self, blocking):
+        self.use(STEPS, blocking)
+        for streamed in (False, True):
+            id = self.opened()[0] if streamed else self.created()["id"]
+            first = self.cancel(id)
+            self.assertEqual(first.status, 200)
+            for _ in range(2):
+                again = self.cancel(id)
+                self.assertEqual((again.status, again.body), (200, first.body))
 
-    def test_10_9_ten_cancels_at_once_all_give_the_same_bytes(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                id = self.opened()[0] if streamed else self.created()["id"]
-                clients = [self.connect() for _ in range(10)]
-                for client in clients:
-                    client.send_request("POST", "/v1/responses/%s/cancel" % id)
-                answers = [client.read_answer() for client in clients]
-                self.assertEqual({answer.status for answer in answers}, {200})
-                self.assertEqual(len({answer.body for answer in answers}), 1)
-                self.assertEqual(answers[0].json()["status"], "cancelled")
+    @each_backend
+    def test_10_9_ten_cancels_at_once_all_give_the_same_bytes(self, blocking):
+        self.use(STEPS, blocking)
+        for streamed in (False, True):
+            id = self.opened()[0] if streamed else self.created()["id"]
+            clients = [self.connect() for _ in range(10)]
+            for client in clients:
+                client.send_request("POST", "/v1/responses/%s/cancel" % id)
+            answers = [client.read_answer() for client in clients]
+            self.assertEqual({answer.status for answer in answers}, {200})
+            self.assertEqual(len({answer.body for answer in answers}), 1)
+            self.assertEqual(answers[0].json()["status"], "cancelled")
 
-    def test_10_9_cancel_of_one_that_has_ended_gives_it_unchanged(self):
+    @each_backend
+    def test_10_9_cancel_of_one_that_has_ended_gives_it_unchanged(self, blocking):
         endings = {"completed": END, "incomplete": [Finish("length"), Usage(7, 3)], "failed": [Failure(BROKEN)]}
         for status, end in endings.items():
-            for backend in self.both([[TextDelta("a")], end]):
-                for streamed in (False, True):
-                    with self.subTest(status=status, streamed=streamed):
-                        id = self.opened()[0] if streamed else self.created()["id"]
-                        backend.release()
-                        self.wait_status(id, status)
-                        before = self.get(id).body
-                        answer = self.cancel(id)
-                        self.assertEqual((answer.status, answer.body), (200, before))
-                        self.assertEqual(self.get(id).body, before)
+            backend = self.use([[TextDelta("a")], end], blocking)
+            for streamed in (False, True):
+                with self.subTest(status=status, streamed=streamed):
+                    id = self.opened()[0] if streamed else self.created()["id"]
+                    backend.release()
+                    self.wait_status(id, status)
+                    before = self.get(id).body
+                    answer = self.cancel(id)
+                    self.assertEqual((answer.status, answer.body), (200, before))
+                    self.assertEqual(self.get(id).body, before)
 
-    def test_10_9_cancel_of_a_foreground_response_is_refused(self):
-        for backend in self.both():
-            client = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
-            frames = client.frames(3)
-            id = parse_event(frames[0]).data["response"]["id"]
-            running = self.cancel(id)
-            self.assert_error(running, 400)
-            self.assertIn("background", running.error["message"])
-            backend.release(3)
-            self.assertEqual(parse_event(client.frames()[-2]).name, "response.completed", "it was not disturbed")
-            self.assert_error(self.cancel(id), 400)
-            backend.steps = [[TextDelta("a")] + END]
-            self.assert_error(self.cancel(self.request("POST", "/v1/responses", RESPONSE).json()["id"]), 400)
+    @each_backend
+    def test_10_9_cancel_of_a_foreground_response_is_refused(self, blocking):
+        backend = self.use(STEPS, blocking)
+        client = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
+        frames = client.frames(3)
+        id = parse_event(frames[0]).data["response"]["id"]
+        running = self.cancel(id)
+        self.assert_error(running, 400)
+        self.assertIn("background", running.error["message"])
+        backend.release(3)
+        self.assertEqual(parse_event(client.frames()[-2]).name, "response.completed", "it was not disturbed")
+        self.assert_error(self.cancel(id), 400)
+        backend.steps = [[TextDelta("a")] + END]
+        self.assert_error(self.cancel(self.request("POST", "/v1/responses", RESPONSE).json()["id"]), 400)
 
     def test_2_2_cancel_of_an_unknown_id_is_not_found(self):
         for id in ("resp_" + "0" * 32, "x", "chatcmpl-1"):
             self.assert_error(self.cancel(id), 404)
 
-    def test_10_9_a_cancel_that_races_with_the_end_leaves_one_outcome_for_ever(self):
+    @each_backend
+    def test_10_9_a_cancel_that_races_with_the_end_leaves_one_outcome_for_ever(self, blocking):
         outcomes = set()
-        for backend in self.both([[TextDelta("a")], [TextDelta("b")] + END]):
-            for number in range(25):
-                backend._released = 0
-                id, client, frames = self.opened()
-                canceller = self.connect()
-                if number % 2:
-                    backend.release()
-                canceller.send_request("POST", "/v1/responses/%s/cancel" % id)
-                if not number % 2:
-                    backend.release()
-                answer = canceller.read_answer()
-                self.assertEqual(answer.status, 200, answer.body)
-                status = answer.json()["status"]
-                outcomes.add(status)
-                frames += client.frames()
-                names = [parse_event(frame).name for frame in frames]
-                self.assertEqual(names[-1], None)
-                self.assertEqual("response.completed" in names, status == "completed")
-                self.assertEqual(self.get(id).body, answer.body)
-                self.assert_idle()
-                self.assertEqual(self.get(id).body, answer.body)
-                self.assertEqual(self.replay(id), frames)
-                if status == "cancelled":
-                    said = "".join(parse_event(frame).data["delta"] for frame in frames[:-1]
-                                   if parse_event(frame).name == "response.output_text.delta")
-                    self.assertEqual(text_of(answer.json()), said)
+        backend = self.use([[TextDelta("a")], [TextDelta("b")] + END], blocking)
+        for number in range(25):
+            backend._released = 0
+            id, client, frames = self.opened()
+            canceller = self.connect()
+            if number % 2:
+                backend.release()
+            canceller.send_request("POST", "/v1/responses/%s/cancel" % id)
+            if not number % 2:
+                backend.release()
+            answer = canceller.read_answer()
+            self.assertEqual(answer.status, 200, answer.body)
+            status = answer.json()["status"]
+            outcomes.add(status)
+            frames += client.frames()
+            names = [parse_event(frame).name for frame in frames]
+            self.assertEqual(names[-1], None)
+            self.assertEqual("response.completed" in names, status == "completed")
+            self.assertEqual(self.get(id).body, answer.body)
+            self.assert_idle()
+            self.assertEqual(self.get(id).body, answer.body)
+            self.assertEqual(self.replay(id), frames)
+            if status == "cancelled":
+                said = "".join(parse_event(frame).data["delta"] for frame in frames[:-1]
+                               if parse_event(frame).name == "response.output_text.delta")
+                self.assertEqual(text_of(answer.json()), said)
         self.assertLessEqual(outcomes, {"cancelled", "completed"})
 
-    def test_11_2_a_cancelled_one_can_be_continued_and_a_running_one_cannot(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                id = self.opened()[0] if streamed else self.created()["id"]
-                self.wait_text(id, "One")
-                for background in (False, True):
-                    answer = self.request("POST", "/v1/responses", dict(RESPONSE, previous_response_id=id,
-                                                                        background=background))
-                    self.assert_error(answer, 400, "previous_response_id")
-                    self.assertIn("in progress", answer.error["message"])
-                self.assertEqual(self.cancel(id).status, 200)
-                next_id = self.created(previous_response_id=id)["id"]
-                items = self.get(next_id, "/input_items?order=asc").json()["data"]
-                self.assertEqual([item["content"][0]["text"] for item in items], ["Hello", "One", "Hello"])
-                self.assertEqual(self.cancel(next_id).status, 200)
-
-    def test_11_2_a_completed_one_can_be_continued_in_the_background(self):
-        for backend in self.both():
-            id = None
-            for _ in range(3):
-                id = self.created(previous_response_id=id)["id"]
-                backend.release(3)
-                self.wait_status(id, "completed")
-            self.assertEqual(len(self.get(id, "/input_items").json()["data"]), 5)
-
-    def test_10_9_a_long_one_is_polled_and_cancelled_as_well(self):
-        pieces = ["w%d " % number for number in range(2 * LONG_SNAPSHOT_TOKENS)]
-        for backend in self.both([[make_run(*pieces)], [], [TextDelta("never")] + END]):
-            for streamed in (False, True):
-                id = self.opened()[0] if streamed else self.created()["id"]
-                self.wait_text(id, "".join(pieces))
-                answer = self.cancel(id)
-                self.check_cancelled(answer.json(), "".join(pieces))
-                self.assertEqual(self.get(id).body, answer.body)
-
-
-class DeleteCases(BackgroundLive):
-
-    def test_11_1_delete_while_it_is_generated_ends_it_and_its_streams(self):
-        for backend in self.both():
-            id, client, frames = self.opened()
-            watchers = [(after, self.watch(id, after)) for after in (0, 5, 20)]
-            answer = self.delete(id)
-            self.assertEqual((answer.status, answer.json()), (200, {"id": id, "object": "response", "deleted": True}))
-            self.assertTrue(backend.cancels[0].is_set())
-            frames += client.frames()
-            self.assertEqual(frames[FIRST_EVENTS:], [SSE_DONE])
-            for after, watcher in watchers:
-                self.assertEqual(watcher.frames(), frames[after + 1:] or [SSE_DONE])
-            self.assert_gone(id)
-            backend.release(3)
-            self.assert_idle()
-            self.assert_gone(id)
-            self.assertEqual(self.server.store.stats()["responses"], 0)
-            if backend.blocking:
-                self.assertTrue(backend.over.wait(TIMEOUT_S), "the generator has ended")
-
-    def test_11_1_delete_of_one_that_is_polled(self):
-        for backend in self.both():
-            id = self.created()["id"]
-            self.assertEqual(self.delete(id).status, 200)
-            self.assert_gone(id)
-            backend.release(3)
-            self.assert_idle()
-            self.assert_gone(id)
-
-    def test_11_1_delete_after_the_end_and_after_a_cancel(self):
-        for backend in self.both():
-            id, _ = self.whole(backend)
-            self.assertEqual(self.delete(id).status, 200)
-            self.assert_gone(id)
-            backend._released = 0
-            id, client, _ = self.opened()
+    @each_backend
+    def test_11_2_a_cancelled_one_can_be_continued_and_a_running_one_cannot(self, blocking):
+        self.use(STEPS, blocking)
+        for streamed in (False, True):
+            id = self.opened()[0] if streamed else self.created()["id"]
+            self.wait_text(id, "One")
+            for background in (False, True):
+                answer = self.request("POST", "/v1/responses", dict(RESPONSE, previous_response_id=id,
+                                                                    background=background))
+                self.assert_error(answer, 400, "previous_response_id")
+                self.assertIn("in progress", answer.error["message"])
             self.assertEqual(self.cancel(id).status, 200)
-            self.assertEqual(self.delete(id).status, 200)
-            self.assertEqual(client.frames(), [SSE_DONE])
+            next_id = self.created(previous_response_id=id)["id"]
+            items = self.get(next_id, "/input_items?order=asc").json()["data"]
+            self.assertEqual([item["content"][0]["text"] for item in items], ["Hello", "One", "Hello"])
+            self.assertEqual(self.cancel(next_id).status, 200)
+
+    @each_backend
+    def test_11_2_a_completed_one_can_be_continued_in_the_background(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id = None
+        for _ in range(3):
+            id = self.created(previous_response_id=id)["id"]
+            backend.release(3)
+            self.wait_status(id, "completed")
+        self.assertEqual(len(self.get(id, "/input_items").json()["data"]), 5)
+
+    @each_backend
+    def test_10_9_a_long_one_is_polled_and_cancelled_as_well(self, blocking):
+        pieces = ["w%d " % number for number in range(2 * LONG_SNAPSHOT_TOKENS)]
+        self.use([[make_run(*pieces)], [], [TextDelta("never")] + END], blocking)
+        for streamed in (False, True):
+            id = self.opened()[0] if streamed else self.created()["id"]
+            self.wait_text(id, "".join(pieces))
+            answer = self.cancel(id)
+            self.check_cancelled(answer.json(), "".join(pieces))
+            self.assertEqual(self.get(id).body, answer.body)
+
+
+class DeleteCases:
+
+    @each_backend
+    def test_11_1_delete_while_it_is_generated_ends_it_and_its_streams(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, client, frames = self.opened()
+        watchers = [(after, self.watch(id, after)) for after in (0, 5, 20)]
+        answer = self.delete(id)
+        self.assertEqual((answer.status, answer.json()), (200, {"id": id, "object": "response", "deleted": True}))
+        self.assertTrue(backend.cancels[0].is_set())
+        frames += client.frames()
+        self.assertEqual(frames[FIRST_EVENTS:], [SSE_DONE])
+        for after, watcher in watchers:
+            self.assertEqual(watcher.frames(), frames[after + 1:] or [SSE_DONE])
+        self.assert_gone(id)
+        backend.release(3)
+        self.assert_idle()
+        self.assert_gone(id)
+        self.assertEqual(self.server.store.stats()["responses"], 0)
+        if backend.blocking:
+            self.assertTrue(backend.over.wait(TIMEOUT_S), "the generator has ended")
+
+    @each_backend
+    def test_11_1_delete_of_one_that_is_polled(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id = self.created()["id"]
+        self.assertEqual(self.delete(id).status, 200)
+        self.assert_gone(id)
+        backend.release(3)
+        self.assert_idle()
+        self.assert_gone(id)
+
+    @each_backend
+    def test_11_1_delete_after_the_end_and_after_a_cancel(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, _ = self.whole(backend)
+        self.assertEqual(self.delete(id).status, 200)
+        self.assert_gone(id)
+        backend._released = 0
+        id, client, _ = self.opened()
+        self.assertEqual(self.cancel(id).status, 200)
+        self.assertEqual(self.delete(id).status, 200)
+        self.assertEqual(client.frames(), [SSE_DONE])
+        self.assert_gone(id)
+
+    @each_backend
+    def test_11_1_a_watcher_goes_on_reading_when_its_stored_response_is_deleted(self, blocking):
+        piece = "y" * 20000
+        backend = self.use([[TextDelta(piece)] for _ in range(100)] + [END], blocking)
+        id, frames = self.whole(backend)
+        slow = self.watch(id)
+        self.assertEqual(self.delete(id).status, 200)
+        self.assertEqual(slow.frames(), frames)
+
+    @each_backend
+    def test_11_1_ten_deletes_at_once_delete_it_once(self, blocking):
+        self.use(STEPS, blocking)
+        id = self.opened()[0]
+        clients = [self.connect() for _ in range(10)]
+        for client in clients:
+            client.send_request("DELETE", "/v1/responses/" + id)
+        statuses = sorted(client.read_answer().status for client in clients)
+        self.assertEqual(statuses, [200] + [404] * 9)
+
+    @each_backend
+    def test_11_1_delete_and_cancel_at_once_leave_nothing(self, blocking):
+        self.use(STEPS, blocking)
+        for number in range(10):
+            id, stream, _ = self.opened()
+            clients = [self.connect(), self.connect()]
+            requests = [("DELETE", ""), ("POST", "/cancel")]
+            for client, (method, tail) in zip(clients, requests if number % 2 else reversed(requests)):
+                client.send_request(method, "/v1/responses/" + id + tail)
+            statuses = [client.read_answer().status for client in clients]
+            self.assertLessEqual(set(statuses), {200, 404})
+            self.assertIn(200, statuses)
+            self.assertEqual(stream.frames()[-1], SSE_DONE)
             self.assert_gone(id)
 
-    def test_11_1_a_watcher_goes_on_reading_when_its_stored_response_is_deleted(self):
-        piece = "y" * 20000
-        for backend in self.both([[TextDelta(piece)] for _ in range(100)] + [END]):
-            id, frames = self.whole(backend)
-            slow = self.watch(id)
-            self.assertEqual(self.delete(id).status, 200)
-            self.assertEqual(slow.frames(), frames)
-
-    def test_11_1_ten_deletes_at_once_delete_it_once(self):
-        for backend in self.both():
-            id = self.opened()[0]
-            clients = [self.connect() for _ in range(10)]
-            for client in clients:
-                client.send_request("DELETE", "/v1/responses/" + id)
-            statuses = sorted(client.read_answer().status for client in clients)
-            self.assertEqual(statuses, [200] + [404] * 9)
-
-    def test_11_1_delete_and_cancel_at_once_leave_nothing(self):
-        for backend in self.both():
-            for number in range(10):
-                id, stream, _ = self.opened()
-                clients = [self.connect(), self.connect()]
-                requests = [("DELETE", ""), ("POST", "/cancel")]
-                for client, (method, tail) in zip(clients, requests if number % 2 else reversed(requests)):
-                    client.send_request(method, "/v1/responses/" + id + tail)
-                statuses = [client.read_answer().status for client in clients]
-                self.assertLessEqual(set(statuses), {200, 404})
-                self.assertIn(200, statuses)
-                self.assertEqual(stream.frames()[-1], SSE_DONE)
-                self.assert_gone(id)
-
-    def test_11_1_a_delete_that_races_with_the_end_leaves_nothing(self):
-        for backend in self.both([[TextDelta("a")], [TextDelta("b")] + END]):
-            for number in range(15):
-                backend._released = 0
-                id, stream, _ = self.opened()
-                client = self.connect()
-                if number % 2:
-                    backend.release()
-                client.send_request("DELETE", "/v1/responses/" + id)
-                if not number % 2:
-                    backend.release()
-                self.assertEqual(client.read_answer().status, 200)
-                self.assertEqual(stream.frames()[-1], SSE_DONE)
-                self.assert_idle()
-                self.assert_gone(id)
+    @each_backend
+    def test_11_1_a_delete_that_races_with_the_end_leaves_nothing(self, blocking):
+        backend = self.use([[TextDelta("a")], [TextDelta("b")] + END], blocking)
+        for number in range(15):
+            backend._released = 0
+            id, stream, _ = self.opened()
+            client = self.connect()
+            if number % 2:
+                backend.release()
+            client.send_request("DELETE", "/v1/responses/" + id)
+            if not number % 2:
+                backend.release()
+            self.assertEqual(client.read_answer().status, 200)
+            self.assertEqual(stream.frames()[-1], SSE_DONE)
+            self.assert_idle()
+            self.assert_gone(id)
 
 
-class EndingCases(BackgroundLive):
+class EndingCases:
     """10.7 and 10.8 in the background."""
 
     def check_failed(self, response, code, text):
@@ -1409,20 +1459,21 @@ class EndingCases(BackgroundLive):
         self.assertEqual(text_of(response), text)
         self.assertNotIn("secret", json.dumps(response))
 
-    def test_10_8_a_failure_in_mid_generation_ends_with_error_and_failed(self):
+    @each_backend
+    def test_10_8_a_failure_in_mid_generation_ends_with_error_and_failed(self, blocking):
         for error, code in ((BROKEN, "server_error"), (LIMITED, "rate_limit_exceeded")):
-            for backend in self.both([[TextDelta("One")], [TextDelta(" two")], [Failure(error)], [TextDelta("never")]]):
-                id, frames = self.whole(backend)
-                events = read_background_stream(self, b"".join(frames))
-                self.assertEqual([event["type"] for event in events[-2:]], ["error", "response.failed"])
-                self.check_failed(events[-1]["response"], code, "One two")
-                self.assertEqual(self.poll(id), events[-1]["response"])
-                self.assert_idle()
-                self.assertEqual(self.replay(id), frames)
-                self.assertEqual(self.replay(id, 6), frames[7:])
-                id = self.created()["id"]
-                backend.release(3)
-                self.check_failed(self.wait_status(id, "failed"), code, "One two")
+            backend = self.use([[TextDelta("One")], [TextDelta(" two")], [Failure(error)], [TextDelta("never")]], blocking)
+            id, frames = self.whole(backend)
+            events = read_background_stream(self, b"".join(frames))
+            self.assertEqual([event["type"] for event in events[-2:]], ["error", "response.failed"])
+            self.check_failed(events[-1]["response"], code, "One two")
+            self.assertEqual(self.poll(id), events[-1]["response"])
+            self.assert_idle()
+            self.assertEqual(self.replay(id), frames)
+            self.assertEqual(self.replay(id, 6), frames[7:])
+            id = self.created()["id"]
+            backend.release(3)
+            self.check_failed(self.wait_status(id, "failed"), code, "One two")
 
     def test_10_8_an_exception_of_the_backend_is_a_server_error_and_logged_once(self):
         for blocking in (False, True):
@@ -1447,29 +1498,31 @@ class EndingCases(BackgroundLive):
             self.assertEqual(created["status"], "queued")
             self.check_failed(self.wait_status(created["id"], "failed"), "rate_limit_exceeded", "")
 
-    def test_11_2_a_failed_one_can_be_continued(self):
-        for backend in self.both([[TextDelta("One"), Failure(BROKEN)]]):
-            id = self.created()["id"]
-            self.wait_status(id, "failed")
-            backend.steps = [[TextDelta("Two")] + END]
-            next_id = self.created(previous_response_id=id)["id"]
-            self.assertEqual(text_of(self.wait_status(next_id, "completed")), "Two")
+    @each_backend
+    def test_11_2_a_failed_one_can_be_continued(self, blocking):
+        backend = self.use([[TextDelta("One"), Failure(BROKEN)]], blocking)
+        id = self.created()["id"]
+        self.wait_status(id, "failed")
+        backend.steps = [[TextDelta("Two")] + END]
+        next_id = self.created(previous_response_id=id)["id"]
+        self.assertEqual(text_of(self.wait_status(next_id, "completed")), "Two")
 
-    def test_10_7_incomplete_by_the_limit_and_by_the_filter(self):
+    @each_backend
+    def test_10_7_incomplete_by_the_limit_and_by_the_filter(self, blocking):
         for reason, told in (("length", "max_output_tokens"), ("content_filter", "content_filter")):
-            for backend in self.both([[TextDelta("One")], [Finish(reason), Usage(7, 1)]]):
-                id, frames = self.whole(backend)
-                events = read_background_stream(self, b"".join(frames))
-                final = events[-1]["response"]
-                self.assertEqual((events[-1]["type"], final["status"], final["incomplete_details"], final["completed_at"]),
-                                 ("response.incomplete", "incomplete", {"reason": told}, None))
-                self.assertEqual([item["status"] for item in final["output"]], ["incomplete"])
-                self.assertEqual(final["usage"]["output_tokens"], 1)
-                self.assertEqual((self.poll(id), self.replay(id)), (final, frames))
-                id = self.created()["id"]
-                backend.release()
-                polled = self.wait_status(id, "incomplete")
-                self.assertEqual((polled["incomplete_details"], text_of(polled)), ({"reason": told}, "One"))
+            backend = self.use([[TextDelta("One")], [Finish(reason), Usage(7, 1)]], blocking)
+            id, frames = self.whole(backend)
+            events = read_background_stream(self, b"".join(frames))
+            final = events[-1]["response"]
+            self.assertEqual((events[-1]["type"], final["status"], final["incomplete_details"], final["completed_at"]),
+                             ("response.incomplete", "incomplete", {"reason": told}, None))
+            self.assertEqual([item["status"] for item in final["output"]], ["incomplete"])
+            self.assertEqual(final["usage"]["output_tokens"], 1)
+            self.assertEqual((self.poll(id), self.replay(id)), (final, frames))
+            id = self.created()["id"]
+            backend.release()
+            polled = self.wait_status(id, "incomplete")
+            self.assertEqual((polled["incomplete_details"], text_of(polled)), ({"reason": told}, "One"))
 
     def test_10_7_the_simulated_backend_stops_at_max_output_tokens(self):
         self.start_server(output_tokens=50)
@@ -1478,7 +1531,8 @@ class EndingCases(BackgroundLive):
         self.assertEqual((response["usage"]["output_tokens"], response["incomplete_details"]),
                          (16, {"reason": "max_output_tokens"}))
 
-    def test_11_4_a_conversation_is_locked_while_it_is_generated_and_free_after_any_end(self):
+    @each_backend
+    def test_11_4_a_conversation_is_locked_while_it_is_generated_and_free_after_any_end(self, blocking):
         store = self.server.store
         store.create_conversation(Conversation("conv_1", 0.0, {}))
 
@@ -1496,47 +1550,48 @@ class EndingCases(BackgroundLive):
                                            ("failed", failing, end_by_release, False),
                                            ("cancelled", STEPS, end_by_cancel, False),
                                            ("deleted", STEPS, end_by_delete, False)):
-            for backend in self.both(steps):
-                for streamed in (False, True):
-                    with self.subTest(end=name, streamed=streamed):
-                        backend._released = 0
-                        before = store.conversation("conv_1").head
-                        if streamed:
-                            id = self.opened(conversation="conv_1")[0]
-                        else:
-                            id = self.created(conversation="conv_1")["id"]
-                        self.assert_error(self.post(conversation="conv_1"), 400, "conversation", "conversation_locked")
-                        end(id, backend)
-                        wait_until(lambda: store.conversation("conv_1").owner is None, "the conversation to be free")
-                        head = store.conversation("conv_1").head
-                        self.assertEqual(head is not before, appended)
+            backend = self.use(steps, blocking)
+            for streamed in (False, True):
+                with self.subTest(end=name, streamed=streamed):
+                    backend._released = 0
+                    before = store.conversation("conv_1").head
+                    if streamed:
+                        id = self.opened(conversation="conv_1")[0]
+                    else:
+                        id = self.created(conversation="conv_1")["id"]
+                    self.assert_error(self.post(conversation="conv_1"), 400, "conversation", "conversation_locked")
+                    end(id, backend)
+                    wait_until(lambda: store.conversation("conv_1").owner is None, "the conversation to be free")
+                    head = store.conversation("conv_1").head
+                    self.assertEqual(head is not before, appended)
 
 
-class LimitCases(BackgroundLive):
+class LimitCases:
 
     settings = {"max_background": 2}
 
-    def test_2_2_more_than_max_background_are_refused_and_leave_nothing(self):
+    @each_backend
+    def test_2_2_more_than_max_background_are_refused_and_leave_nothing(self, blocking):
         store = self.server.store
         store.create_conversation(Conversation("conv_1", 0.0, {}))
-        for backend in self.both():
-            first, second = self.created()["id"], self.opened()[0]
-            stored = store.stats()
-            for streamed in (False, True):
-                answer = self.post(stream=streamed, conversation="conv_1")
-                self.assert_error(answer, 429, None, "rate_limit_exceeded", "requests")
-                self.assertGreaterEqual(int(answer.headers["retry-after"]), 1)
-            self.assertEqual((len(self.server.runs), store.stats(), len(backend.requests)), (2, stored, 2))
-            self.assertIsNone(store.conversation("conv_1").owner)
-            foreground = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
-            self.assertEqual(foreground.head.status, 200, "they do not count")
-            self.assertEqual(self.cancel(first).status, 200)
-            third = self.created()["id"]
-            backend.release(3)
-            for id in (second, third):
-                self.wait_status(id, "completed")
-            self.assertEqual(parse_event(foreground.frames()[-2]).name, "response.completed")
-            self.assert_idle()
+        backend = self.use(STEPS, blocking)
+        first, second = self.created()["id"], self.opened()[0]
+        stored = store.stats()
+        for streamed in (False, True):
+            answer = self.post(stream=streamed, conversation="conv_1")
+            self.assert_error(answer, 429, None, "rate_limit_exceeded", "requests")
+            self.assertGreaterEqual(int(answer.headers["retry-after"]), 1)
+        self.assertEqual((len(self.server.runs), store.stats(), len(backend.requests)), (2, stored, 2))
+        self.assertIsNone(store.conversation("conv_1").owner)
+        foreground = self.watcher().begin("POST", "/v1/responses", dict(RESPONSE, stream=True))
+        self.assertEqual(foreground.head.status, 200, "they do not count")
+        self.assertEqual(self.cancel(first).status, 200)
+        third = self.created()["id"]
+        backend.release(3)
+        for id in (second, third):
+            self.wait_status(id, "completed")
+        self.assertEqual(parse_event(foreground.frames()[-2]).name, "response.completed")
+        self.assert_idle()
 
     def test_2_2_a_refused_start_does_not_count(self):
         self.server.handler_class.backend = PlannedRefusal()
@@ -1557,7 +1612,7 @@ class LimitCases(BackgroundLive):
         self.assertLessEqual(len(self.server.runs), 2)
 
 
-class FullStoreCases(BackgroundLive):
+class FullStoreCases:
     """A store that takes nothing: whoever polls learns of it all the same."""
 
     blocking_store = False
@@ -1565,126 +1620,362 @@ class FullStoreCases(BackgroundLive):
     def make_store(self):
         return RefusingStore(StoreFull("It is full."), self.blocking_store)
 
-    def test_11_2_one_that_cannot_be_stored_is_polled_as_failed(self):
-        for backend in self.both():
-            id, frames = self.whole(backend)
-            events = read_background_stream(self, b"".join(frames))
-            self.assertEqual([event["type"] for event in events[-3:]],
-                             ["response.output_item.done", "error", "response.failed"])
-            self.assertEqual(events[-1]["response"]["error"]["code"], "server_error")
-            self.assertEqual(self.poll(id), events[-1]["response"])
-            self.assertEqual(self.replay(id), frames)
-            self.assertEqual(self.replay(id, 8), frames[9:])
-            backend._released = 0
-            id = self.created()["id"]
-            backend.release(3)
-            polled = self.wait_status(id, "failed")
-            self.assertEqual((polled["error"]["code"], polled["usage"]), ("server_error", None))
+    @each_backend
+    def test_11_2_one_that_cannot_be_stored_is_polled_as_failed(self, blocking):
+        backend = self.use(STEPS, blocking)
+        id, frames = self.whole(backend)
+        events = read_background_stream(self, b"".join(frames))
+        self.assertEqual([event["type"] for event in events[-3:]],
+                         ["response.output_item.done", "error", "response.failed"])
+        self.assertEqual(events[-1]["response"]["error"]["code"], "server_error")
+        self.assertEqual(self.poll(id), events[-1]["response"])
+        self.assertEqual(self.replay(id), frames)
+        self.assertEqual(self.replay(id, 8), frames[9:])
+        backend._released = 0
+        id = self.created()["id"]
+        backend.release(3)
+        polled = self.wait_status(id, "failed")
+        self.assertEqual((polled["error"]["code"], polled["usage"]), ("server_error", None))
+        answer = self.cancel(id)
+        self.assertEqual((answer.status, answer.json()), (200, polled))
+        self.assertEqual(self.delete(id).status, 200)
+        self.assert_gone(id)
+
+    @each_backend
+    def test_11_2_one_that_cannot_be_stored_is_not_said_to_be_in_progress(self, blocking):
+        self.use([[TextDelta("a")] + END], blocking)
+        id = self.created()["id"]
+        self.wait_status(id, "failed")
+        answer = self.request("POST", "/v1/responses", dict(RESPONSE, previous_response_id=id))
+        self.assertEqual((answer.status, answer.error["param"]), (400, "previous_response_id"))
+        self.assertNotIn("in progress", answer.error["message"])
+
+    @each_backend
+    def test_10_9_a_cancel_that_cannot_be_stored_is_cancelled_for_whoever_polls(self, blocking):
+        backend = self.use(STEPS, blocking)
+        for streamed in (False, True):
+            if streamed:
+                id, client, frames = self.opened()
+            else:
+                id = self.created()["id"]
+                self.wait_text(id, "One")
             answer = self.cancel(id)
-            self.assertEqual((answer.status, answer.json()), (200, polled))
-            self.assertEqual(self.delete(id).status, 200)
-            self.assert_gone(id)
+            self.assertTrue(backend.cancels[-1].is_set(), "whatever the answer is")
+            if streamed:
+                self.assertEqual(client.frames(), [SSE_DONE])
+            self.assertEqual((answer.status, answer.json().get("status")), (200, "cancelled"))
+            self.assertEqual(self.get(id).body, answer.body)
 
-    def test_11_2_one_that_cannot_be_stored_is_not_said_to_be_in_progress(self):
-        for backend in self.both([[TextDelta("a")] + END]):
-            id = self.created()["id"]
-            self.wait_status(id, "failed")
-            answer = self.request("POST", "/v1/responses", dict(RESPONSE, previous_response_id=id))
-            self.assertEqual((answer.status, answer.error["param"]), (400, "previous_response_id"))
-            self.assertNotIn("in progress", answer.error["message"])
-
-    def test_10_9_a_cancel_that_cannot_be_stored_is_cancelled_for_whoever_polls(self):
-        for backend in self.both():
-            for streamed in (False, True):
-                if streamed:
-                    id, client, frames = self.opened()
-                else:
-                    id = self.created()["id"]
-                    self.wait_text(id, "One")
-                answer = self.cancel(id)
-                self.assertTrue(backend.cancels[-1].is_set(), "whatever the answer is")
-                if streamed:
-                    self.assertEqual(client.frames(), [SSE_DONE])
-                self.assertEqual((answer.status, answer.json().get("status")), (200, "cancelled"))
-                self.assertEqual(self.get(id).body, answer.body)
-
-    def test_10_9_a_broken_store_is_logged_and_the_response_polled_as_failed(self):
+    @each_backend
+    def test_10_9_a_broken_store_is_logged_and_the_response_polled_as_failed(self, blocking):
         self.server.store.error = RuntimeError("secret of the store")
-        for backend in self.both():
-            id, frames = self.whole(backend)
-            self.assertEqual(read_background_stream(self, b"".join(frames))[-1]["type"], "response.failed")
-            polled = self.poll(id)
-            self.assertEqual((polled["status"], polled["error"]["code"]), ("failed", "server_error"))
-            self.assertNotIn(b"secret", b"".join(frames))
-            self.assertEqual(len(self.take_errors()), 1)
+        backend = self.use(STEPS, blocking)
+        id, frames = self.whole(backend)
+        self.assertEqual(read_background_stream(self, b"".join(frames))[-1]["type"], "response.failed")
+        polled = self.poll(id)
+        self.assertEqual((polled["status"], polled["error"]["code"]), ("failed", "server_error"))
+        self.assertNotIn(b"secret", b"".join(frames))
+        self.assertEqual(len(self.take_errors()), 1)
 
 
+@every_form
 class GatedStoreTest(BackgroundLive):
     """What is seen while the store takes its time."""
 
-    def test_10_9_one_that_is_being_cancelled_is_never_unknown(self):
+    @each_backend
+    def test_10_9_one_that_is_being_cancelled_is_never_unknown(self, blocking):
         # its play may end while the cancelled object is on its way into the store
         pieces = ["w "] * (LONG_SNAPSHOT_TOKENS + 10)        # so long that a worker cancels it
         store = GatedStore(False)
         self.start_server(store=store)
-        for backend in self.both([[make_run(*pieces)], [TextDelta("b")] + END]):
-            store.arrived.clear()
-            store.gate.clear()
-            id = self.created()["id"]
-            wait_until(lambda: self.server.runs.get(id).is_long(), "a long one")
-            canceller = self.connect()
-            canceller.send_request("POST", "/v1/responses/%s/cancel" % id)
-            self.assertTrue(store.arrived.wait(TIMEOUT_S))
-            backend.release(2)
-            if backend.blocking:
-                self.assertTrue(backend.over.wait(TIMEOUT_S))
-            done = threading.Event()
-            self.server.player.post(lambda: self.server.player.post(done.set))
-            self.assertTrue(done.wait(TIMEOUT_S))
-            statuses = {self.server.runs.get(id) is None} | {self.server.runs.get(id) is None for _ in range(20)}
-            store.gate.set()
-            answer = canceller.read_answer()
-            self.assertEqual((answer.status, answer.json()["status"]), (200, "cancelled"))
-            self.assertEqual(self.get(id).body, answer.body)
-            self.assertEqual(statuses, {False}, "a poll in between would have been a 404")
+        backend = self.use([[make_run(*pieces)], [TextDelta("b")] + END], blocking)
+        store.arrived.clear()
+        store.gate.clear()
+        id = self.created()["id"]
+        wait_until(lambda: self.server.runs.get(id).is_long(), "a long one")
+        canceller = self.connect()
+        canceller.send_request("POST", "/v1/responses/%s/cancel" % id)
+        self.assertTrue(store.arrived.wait(TIMEOUT_S))
+        backend.release(2)
+        if backend.blocking:
+            self.assertTrue(backend.over.wait(TIMEOUT_S))
+        done = threading.Event()
+        self.server.player.post(lambda: self.server.player.post(done.set))
+        self.assertTrue(done.wait(TIMEOUT_S))
+        statuses = {self.server.runs.get(id) is None} | {self.server.runs.get(id) is None for _ in range(20)}
+        store.gate.set()
+        answer = canceller.read_answer()
+        self.assertEqual((answer.status, answer.json()["status"]), (200, "cancelled"))
+        self.assertEqual(self.get(id).body, answer.body)
+        self.assertEqual(statuses, {False}, "a poll in between would have been a 404")
 
 
-def with_blocking_store(cls):
-    """The same cases over a store that may wait."""
-    class Waiting(cls):
+class WaitingStoreLive(BackgroundLive):
+    """Over a store that may wait."""
 
-        def make_store(self):
-            self.store = BlockingStore()
-            return self.store
+    def make_store(self):
+        self.waiting_store = BlockingStore()
+        return self.waiting_store
 
-        def tearDown(self):
-            if self._server is not None and self._server.store is self.store:
-                self.assertEqual(self.store.threads & {"serve", "pacer"}, set())
-    Waiting.__doc__ = (cls.__doc__ or "") + " Over a store that may wait."
-    return Waiting
+    def tearDown(self):
+        if self._server is not None and self._server.store.__class__ is BlockingStore:
+            self.assertEqual(self.waiting_store.threads & {"serve", "pacer"}, set())
 
 
-def _publish(cases, name):
-    """A test class for each form and for each kind of store."""
-    made = {name: type(name, (cases,), {"__module__": __name__, "__doc__": cases.__doc__})}
-    waiting = name.replace("Test", "WaitingStoreTest")
-    made[waiting] = type(waiting, (with_blocking_store(cases),), {"__module__": __name__, "__doc__": cases.__doc__})
-    for cls_name, cls in made.items():
-        globals()[cls_name] = every_form(cls)
+@every_form
+class QueuedTest(QueuedCases, BackgroundLive):
+    pass
 
 
-class FullStoreWaiting(FullStoreCases):
+@every_form
+class QueuedWaitingStoreTest(QueuedCases, WaitingStoreLive):
+    pass
 
+
+@every_form
+class StreamTest(StreamCases, BackgroundLive):
+    pass
+
+
+@every_form
+class StreamWaitingStoreTest(StreamCases, WaitingStoreLive):
+    pass
+
+
+@every_form
+class CancelTest(CancelCases, BackgroundLive):
+    pass
+
+
+@every_form
+class CancelWaitingStoreTest(CancelCases, WaitingStoreLive):
+    pass
+
+
+@every_form
+class DeleteTest(DeleteCases, BackgroundLive):
+    pass
+
+
+@every_form
+class DeleteWaitingStoreTest(DeleteCases, WaitingStoreLive):
+    pass
+
+
+@every_form
+class EndingTest(EndingCases, BackgroundLive):
+    pass
+
+
+@every_form
+class EndingWaitingStoreTest(EndingCases, WaitingStoreLive):
+    pass
+
+
+@every_form
+class LimitTest(LimitCases, BackgroundLive):
+    pass
+
+
+@every_form
+class LimitWaitingStoreTest(LimitCases, WaitingStoreLive):
+    pass
+
+
+@every_form
+class FullStoreTest(FullStoreCases, BackgroundLive):
+    pass
+
+
+@every_form
+class FullWaitingStoreTest(FullStoreCases, BackgroundLive):
     blocking_store = True
 
 
-for _cases, _name in ((QueuedCases, "QueuedTest"), (StreamCases, "StreamTest"), (CancelCases, "CancelTest"),
-                      (DeleteCases, "DeleteTest"), (EndingCases, "EndingTest"), (LimitCases, "LimitTest")):
-    _publish(_cases, _name)
-FullStoreTest = every_form(type("FullStoreTest", (FullStoreCases,), {"__module__": __name__}))
-FullWaitingStoreTest = every_form(type("FullWaitingStoreTest", (FullStoreWaiting,), {"__module__": __name__}))
-NeverReadingTest = every_form(NeverReadingTest)
-GatedStoreTest = every_form(GatedStoreTest)
+# ---- bounds, shutdown, garbage ----------------------------------------------------------------
+
+class UncancelledBackend(Backend):
+    """Says one word and then waits for its cancel, which nobody but the server can send."""
+
+    def __init__(self):
+        self.over = threading.Event()
+
+    def generate(self, request, cancel):
+        try:
+            yield None, TextDelta("One")
+            if not cancel.wait(3 * TIMEOUT_S):
+                raise AssertionError("it was never cancelled")
+        finally:
+            self.over.set()
+
+
+@every_form
+class ShutdownTest(BackgroundLive):
+
+    def test_a_server_that_stops_ends_background_work_and_its_threads(self):
+        backend = UncancelledBackend()
+        self.start_server(backend=backend)
+        polled = self.created()["id"]
+        id, client, frames = self.opened()
+        late = self.watch(id, 2)
+        self.wait_text(polled, "One")
+        self.server.shutdown()
+        self._serving.join(TIMEOUT_S)
+        self.server.server_close()
+        self.assertTrue(backend.over.wait(TIMEOUT_S))
+        self.assert_threads_end()
+        for each in (client, late):         # both streams end, whole frames or not
+            self.assertNotIn(b"response.completed", each.read_to_end())
+
+    def test_a_server_with_planned_background_work_stops_at_once(self):
+        self.start_server(drain_s=60)
+        self.use([[TextDelta("a")], [TextDelta("b")] + END])
+        for streamed in (False, True):
+            self.assertEqual(self.created()["status"], "queued") if not streamed else self.opened()
+        self.server.shutdown()
+        self._serving.join(TIMEOUT_S)
+        self.assertFalse(self._serving.is_alive())
+
+    def _stop_server(self):
+        """Twice is once here: a test may have stopped it already."""
+        for client in self._clients:
+            client.close()
+        if self._serving.is_alive():
+            self._server.shutdown()
+            self._serving.join(TIMEOUT_S)
+        if self._server.listeners[0].fileno() >= 0 or self._server._pacer is not None:
+            self._server.server_close()
+
+
+@every_form
+class GarbageTest(BackgroundLive):
+
+    def test_background_responses_leave_nothing_for_the_cycle_collector(self):
+        self.start_server(log_level="error")
+        client = self.connect()
+        ready = DeltaBackend([(0.0, delta) for step in STEPS for delta in step])
+        held = DeltaBackend([(0.0, TextDelta("a")), (3600.0, TextDelta("b"))])
+
+        def round_of_requests():
+            path = "/v1/responses"
+            self.server.handler_class.backend = ready
+            body = client.request("POST", path, dict(RESPONSE, background=True, stream=True)).body
+            id = parse_event(frames_of(body)[0]).data["response"]["id"]
+            client.request("GET", "%s/%s?stream=true&starting_after=3" % (path, id))
+            client.request("GET", "%s/%s" % (path, id))
+            self.assertEqual(client.request("POST", "%s/%s/cancel" % (path, id)).status, 200)
+            self.assertEqual(client.request("DELETE", "%s/%s" % (path, id)).status, 200)
+            client.request("POST", path, dict(RESPONSE, background=True))
+            self.server.handler_class.backend = held
+            for word in ("POST", "DELETE"):
+                id = client.request("POST", path, dict(RESPONSE, background=True)).json()["id"]
+                client.request("GET", "%s/%s" % (path, id))
+                tail = "/cancel" if word == "POST" else ""
+                self.assertEqual(client.request(word, "%s/%s%s" % (path, id, tail)).status, 200)
+            self.assert_idle()
+        round_of_requests()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                round_of_requests()
+            found = gc.collect()
+        finally:
+            gc.enable()
+        # every JSON client here leaves a few; a run in a cycle leaves some 60 objects
+        self.assertLess(found, 20 * 40, "per round of 4 background responses: %d" % (found // 20))
+
+    def test_what_has_ended_is_let_go(self):
+        for blocking in (False, True):
+            for end in ("release", "cancel", "delete"):
+                with self.subTest(blocking=blocking, end=end):
+                    backend = self.use(STEPS, blocking)
+                    id, client, _ = self.opened()
+                    run = weakref.ref(self.server.runs.get(id))
+                    if end == "release":
+                        backend.release(3)
+                    else:
+                        self.assertEqual(getattr(self, end)(id).status, 200)
+                    client.frames()
+                    del backend.cancels[:], backend.requests[:]
+                    wait_until(lambda: gc.collect(1) is not None and run() is None, "the run to be let go")
+
+
+# ---- schemas ----------------------------------------------------------------------------------
+
+@unittest.skipIf(MISSING, MISSING)
+class BackgroundSchemaTest(BackgroundLive):
+    """All objects and events against both schema bundles."""
+
+    def check_object(self, response, open_too=True):
+        OPENAI.check(self, "Response", openai_response(response))
+        for item in response["output"]:
+            OPENAI.check_branch(self, OPENAI_ITEMS, item)
+        if open_too:
+            OPEN.check(self, "ResponseResource", response)
+
+    def check_event(self, event, open_too=True):
+        given = dict(event)
+        if "response" in event:
+            given["response"] = openai_response(event["response"])
+            self.check_object(event["response"], open_too)
+        if "item" in event:
+            OPENAI.check_branch(self, OPENAI_ITEMS, event["item"])
+        OPENAI.check_branch(self, OPENAI_EVENTS, given)
+        if open_too:
+            OPEN.check_branch(self, OPEN_EVENTS, event)
+
+    def test_events_of_every_golden_list_live_and_replayed(self):
+        backend = DeltaBackend([])
+        self.server.handler_class.backend = backend
+        for name, deltas in DELTAS.items():
+            with self.subTest(deltas=name):
+                backend.deltas = [(0.0, delta) for delta in deltas]
+                frames = self.open_stream().frames()
+                events = read_background_stream(self, b"".join(frames))
+                for event in events:
+                    self.check_event(event, name not in OPEN_UNKNOWN)
+                self.check_object(self.poll(events[0]["response"]["id"]), name not in OPEN_UNKNOWN)
+
+    def test_objects_of_every_status(self):
+        for blocking in (False, True):
+            seen = set()
+            for steps in (STEPS, [[TextDelta("a")], [Failure(LIMITED)]], [[TextDelta("a")], [Finish("length"), Usage(1, 1)]]):
+                backend = self.use(steps, blocking)
+                created = self.created()
+                partial = self.wait_status(created["id"], "in_progress")
+                backend.release(3)
+                objects = [created, partial, self.wait_status(created["id"], "completed", "failed", "incomplete")]
+                backend._released = 0
+                id = self.created()["id"]
+                self.wait_status(id, "in_progress")
+                objects += [self.cancel(id).json(), self.poll(id)]
+                for response in objects:
+                    self.check_object(response)
+                    seen.add(response["status"])
+            self.assertEqual(seen, {"queued", "in_progress", "completed", "failed", "incomplete", "cancelled"})
+
+    def test_snapshots_of_every_golden_list_at_every_count_of_events(self):
+        maker = SnapshotTest()
+        for name, deltas in DELTAS.items():
+            with self.subTest(deltas=name):
+                for run in maker.play(deltas, True):
+                    for status in (None, "cancelled"):
+                        self.check_object(json.loads(run.snapshot(status)[0]), name not in OPEN_UNKNOWN)
+
+    def test_events_of_failures_and_of_what_was_cut(self):
+        for deltas in ([TextDelta("a"), Failure(LIMITED)], [Failure(BROKEN)],
+                       [ReasoningDelta("a"), ToolCallDelta(0, "{", "call_a", "f"), Failure(BROKEN)]):
+            self.server.handler_class.backend = DeltaBackend([(0.0, delta) for delta in deltas])
+            for event in read_background_stream(self, b"".join(self.open_stream().frames())):
+                self.check_event(event)
+
+    def test_errors(self):
+        id = self.created()["id"]
+        for answer in (self.post(store=False), self.get(id, "?stream=true"), self.get(id, "?starting_after=1"),
+                       self.cancel("resp_0"), self.get("resp_0", "?stream=true"), self.delete("resp_0")):
+            self.assertGreaterEqual(answer.status, 400)
+            OPENAI.check(self, "ErrorResponse", answer.json())
 
 
 if __name__ == "__main__":

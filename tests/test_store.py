@@ -7,7 +7,7 @@ import random
 import threading
 import unittest
 
-from state.contract import Node, Store, StoreFull, item_response_id
+from state.contract import CONVERSATION_BYTES, Conversation, Node, Store, StoreFull, item_response_id, iter_context
 from state.memory import MemoryStore
 
 DAY_S = 86400.0
@@ -33,6 +33,21 @@ def make_node(number, parent=None, created_s=1700000000.0, size=100, foreign=(),
     return Node("resp_" + tail, parent, created_s, head + output + b"}", (len(head), len(head) + len(output)),
                 json.dumps(given).encode(), 10 * number, b"%d" % number, frozenset(("call_%d" % number,)),
                 tuple(foreign))
+
+
+def make_hidden(number, parent=None, created_s=1700000000.0, size=100, foreign=(), drops=()):
+    """A node that is in a chain only: its items are input, and it has no output."""
+    given = [{"type": "message", "id": "msg_%032x00" % number, "text": "x" * size}] if not drops else []
+    given += [{"type": "message", "id": id} for id in foreign]
+    return Node("resp_%032x" % number, parent, created_s, b"[]", (0, 2), json.dumps(given).encode(), 10 * number,
+                b"%d" % number, foreign_ids=tuple(foreign), hidden=True, drops=drops)
+
+
+def make_chat(number, created_s=1700000000.0, size=100, **about):
+    """A stored chat completion."""
+    body = b'{"id":"chatcmpl-%032x","text":"%s"}' % (number, b"x" * size)
+    return Node("chatcmpl-%032x" % number, None, created_s, body, (0, len(body) - 1), b"[]", 0, b"",
+                about=about or {"model": "m", "metadata": {}})
 
 
 class StoreContract:
@@ -192,6 +207,352 @@ class StoreContract:
         self.assertIsNotNone(store.find_item("mine"))
         store.delete(second)
         self.assertIsNone(store.find_item("mine"))
+
+    # ---- conversations ------------------------------------------------------------------------
+
+    def begin(self, store, number, head=None, **metadata):
+        """The id of a new conversation."""
+        conversation = Conversation("conv_%032x" % number, self.wall.now, metadata, head)
+        store.create_conversation(conversation)
+        return conversation.id
+
+    def say(self, store, id, number, **values):
+        """Keep a turn of a conversation, as an API does: under its head, which moves."""
+        make = make_hidden if values.pop("hidden", False) else make_node
+        self.assertEqual(store.claim_conversation(id, "me").owner, "me")
+        node = make(number, store.conversation(id).head, self.wall.now, **values)
+        store.put(node, id)
+        store.release_conversation(id, "me")
+        return node.id
+
+    def context_ids(self, store, id, **order):
+        head = store.conversation(id).head
+        return [item["id"] for item in iter_context(head, own_output=True, **order)] if head is not None else []
+
+    def assert_empty(self, store):
+        stats = store.stats()
+        self.assertEqual([stats[name] for name in ("responses", "conversations", "tombstones", "bytes")], [0, 0, 0, 0])
+
+    def test_a_conversation_is_got_back_as_it_was_created(self):
+        store = self.new_store()
+        id = self.begin(store, 1, topic="x")
+        found = store.conversation(id)
+        self.assertEqual((found.id, found.created_s, found.metadata, found.head, found.owner),
+                         (id, self.wall.now, {"topic": "x"}, None, None))
+        self.assertEqual(store.stats(), {"responses": 0, "conversations": 1, "tombstones": 0,
+                                         "bytes": CONVERSATION_BYTES + 6, "evicted": 0, "expired": 0})
+
+    def test_unknown_conversations_give_none(self):
+        store = self.new_store()
+        self.begin(store, 1)
+        for id in ("", "conv_", "conv_" + "f" * 32, "resp_%032x" % 1, "\ud800"):
+            with self.subTest(id=ascii(id)):
+                self.assertIsNone(store.conversation(id))
+                self.assertIsNone(store.describe_conversation(id, {}))
+                self.assertIsNone(store.claim_conversation(id, "me"))
+                self.assertFalse(store.delete_conversation(id))
+                store.release_conversation(id, "me")
+        self.assertEqual(store.stats()["conversations"], 1)
+
+    def test_a_conversation_begun_with_a_head_keeps_it(self):
+        store = self.new_store()
+        id = self.begin(store, 1, make_hidden(1, foreign=("mine",)))
+        self.assertEqual(self.context_ids(store, id), ["msg_%032x00" % 1, "mine"])
+        self.assertEqual(store.find_item("mine")["id"], "mine")
+        self.assertEqual((store.stats()["responses"], store.stats()["tombstones"]), (0, 0))
+        self.assertTrue(store.delete_conversation(id))
+        self.assertIsNone(store.find_item("mine"))
+        self.assert_empty(store)
+
+    def test_a_head_moves_with_every_put_into_the_conversation(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        first = self.say(store, id, 1)
+        self.assertEqual(store.conversation(id).head.id, first)
+        second = self.say(store, id, 2, hidden=True)
+        third = self.say(store, id, 3)
+        self.assertEqual([node.id for node in store.conversation(id).head.chain()], [third, second, first])
+        self.assertEqual([store.get(each) is None for each in (first, second, third)], [False, True, False])
+
+    def test_a_put_elsewhere_moves_no_head(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        first = self.say(store, id, 1)
+        branch = self.put(store, 2, first)
+        store.put(make_node(3, None, self.wall.now), "conv_" + "f" * 32)
+        self.assertEqual(store.conversation(id).head.id, first)
+        self.assertEqual(self.chain_ids(store, branch), [branch, first])
+        self.assertIsNotNone(store.get("resp_%032x" % 3))
+
+    def test_a_hidden_node_is_in_the_chain_and_under_no_id(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        hidden = self.say(store, id, 1, hidden=True, foreign=("mine",))
+        self.assertIsNone(store.get(hidden))
+        self.assertFalse(store.delete(hidden))
+        self.assertEqual(store.find_item("msg_%032x00" % 1)["id"], "msg_%032x00" % 1)
+        self.assertEqual(store.find_item("mine")["id"], "mine")
+        after = self.say(store, id, 2)
+        self.assertEqual(self.chain_ids(store, after), [after, hidden])
+        self.assertEqual((store.stats()["responses"], store.stats()["tombstones"]), (1, 0))
+
+    def test_a_hidden_node_without_a_conversation_is_not_kept(self):
+        store = self.new_store()
+        parent = store.get(self.put(store, 1))
+        before = store.stats()
+        store.put(make_hidden(2, parent, foreign=("mine",)))
+        store.put(make_hidden(3, foreign=("mine",)), "conv_" + "f" * 32)
+        self.assertEqual(store.stats(), before)
+        self.assertIsNone(store.find_item("mine"))
+        self.assertTrue(store.delete(parent.id))
+        self.assert_empty(store)
+
+    def test_a_hidden_node_outlives_its_conversation_under_a_response(self):
+        store = self.new_store()
+        id = self.begin(store, 1, make_hidden(1))
+        response = self.say(store, id, 2)
+        self.say(store, id, 3, hidden=True)
+        store.delete_conversation(id)
+        self.assertEqual(self.chain_ids(store, response), [response, "resp_%032x" % 1])
+        self.assertEqual(store.stats()["tombstones"], 0)
+        self.assertTrue(store.delete(response))
+        self.assert_empty(store)
+
+    def test_dropped_items_are_out_of_a_context_and_in_the_earlier_ones(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        first = self.say(store, id, 1, items=2)
+        whole = self.context_ids(store, id)
+        self.say(store, id, 2, hidden=True, drops=(whole[0], whole[2]))
+        self.assertEqual(self.context_ids(store, id), [whole[1]])
+        second = self.say(store, id, 3)
+        for newest_first in (False, True):
+            ids = self.context_ids(store, id, newest_first=newest_first)
+            self.assertEqual(ids[::-1] if newest_first else ids,
+                             [whole[1], "msg_%032x00" % 3, "msg_%032x01" % 3])
+        self.assertEqual([item["id"] for item in iter_context(store.get(first), own_output=True)], whole)
+        self.assertEqual([item["id"] for item in iter_context(store.get(second))], [whole[1], "msg_%032x00" % 3])
+
+    def test_a_context_is_the_same_in_both_orders_whatever_was_dropped_and_came_again(self):
+        store = self.new_store()
+        id = self.begin(store, 1, make_hidden(1, foreign=("a", "b")))
+        self.say(store, id, 2, hidden=True, drops=("a",))
+        self.assertEqual(self.context_ids(store, id), ["msg_%032x00" % 1, "b"])
+        self.say(store, id, 3, hidden=True, foreign=("a", "b"))
+        self.assertEqual(self.context_ids(store, id, newest_first=True), self.context_ids(store, id)[::-1])
+        self.assertIn("a", self.context_ids(store, id))
+
+    def test_only_one_owner_at_a_time(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        self.assertEqual(store.claim_conversation(id, "one").owner, "one")
+        self.assertEqual(store.claim_conversation(id, "two").owner, "one")
+        store.release_conversation(id, "two")
+        self.assertEqual(store.conversation(id).owner, "one")
+        store.release_conversation(id, "one")
+        self.assertIsNone(store.conversation(id).owner)
+        self.assertEqual(store.claim_conversation(id, "two").owner, "two")
+
+    def test_metadata_is_replaced_and_counts_in_bytes(self):
+        store = self.new_store()
+        id = self.begin(store, 1, a="12345")
+        self.assertEqual(store.describe_conversation(id, {"key": "1234567"}).metadata, {"key": "1234567"})
+        self.assertEqual(store.conversation(id).metadata, {"key": "1234567"})
+        self.assertEqual(store.stats()["bytes"], CONVERSATION_BYTES + 10)
+        store.delete_conversation(id)
+        self.assert_empty(store)
+
+    def test_responses_of_a_deleted_conversation_keep_their_context(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        first, second = self.say(store, id, 1), self.say(store, id, 2)
+        self.assertTrue(store.delete_conversation(id))
+        self.assertFalse(store.delete_conversation(id))
+        self.assertIsNone(store.conversation(id))
+        self.assertEqual(self.chain_ids(store, second), [second, first])
+
+    def test_a_conversation_keeps_its_deleted_responses_items(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        first, second = self.say(store, id, 1), self.say(store, id, 2)
+        for each in (second, first):
+            self.assertTrue(store.delete(each))
+        self.assertEqual(len(self.context_ids(store, id)), 4)
+        self.assertEqual((store.stats()["responses"], store.stats()["tombstones"]), (0, 2))
+        self.say(store, id, 3)
+        self.assertEqual(len(self.context_ids(store, id)), 6)
+        store.delete_conversation(id)
+        store.delete("resp_%032x" % 3)
+        self.assert_empty(store)
+
+    def test_a_turn_of_a_conversation_deleted_meanwhile_is_kept_with_its_context(self):
+        store = self.new_store()
+        id = self.begin(store, 1, make_hidden(1))
+        head = store.claim_conversation(id, "me").head
+        store.delete_conversation(id)
+        self.assert_empty(store)
+        node = make_node(2, head, self.wall.now)
+        store.put(node, id)
+        store.release_conversation(id, "me")
+        self.assertEqual(self.chain_ids(store, node.id), [node.id, "resp_%032x" % 1])
+        self.assertIsNone(store.conversation(id))
+        self.assertEqual(store.stats()["tombstones"], 0)
+        store.delete(node.id)
+        self.assert_empty(store)
+
+    def test_a_hidden_turn_of_a_conversation_deleted_meanwhile_leaves_nothing(self):
+        store = self.new_store()
+        id = self.begin(store, 1, make_hidden(1))
+        head = store.claim_conversation(id, "me").head
+        store.delete_conversation(id)
+        store.put(make_hidden(2, head), id)
+        self.assert_empty(store)
+
+    def test_a_conversation_survives_the_age_and_the_eviction_of_its_responses(self):
+        store = self.new_store(max_responses=2, ttl_s=100.0)
+        id = self.begin(store, 1, make_hidden(99))
+        for number in range(1, 6):
+            self.say(store, id, number)
+        self.assertEqual((store.stats()["responses"], store.stats()["tombstones"]), (2, 3))
+        self.wall.now += 1000
+        store.sweep(100)
+        self.assertEqual((store.stats()["responses"], store.stats()["tombstones"]), (0, 5))
+        self.assertEqual(len(self.context_ids(store, id)), 11)
+        store.delete_conversation(id)
+        self.assert_empty(store)
+
+    def test_over_the_count_the_least_recently_used_conversation_goes(self):
+        for use in (lambda store, id: store.conversation(id), lambda store, id: store.claim_conversation(id, "x"),
+                    lambda store, id: store.describe_conversation(id, {})):
+            store = self.new_store(max_responses=3)
+            ids = [self.begin(store, number) for number in (1, 2, 3)]
+            use(store, ids[0])
+            ids.append(self.begin(store, 4))
+            self.assertEqual([id for id in ids if store.conversation(id) is None], [ids[1]])
+            self.assertEqual((store.stats()["conversations"], store.stats()["evicted"]), (3, 1))
+
+    def test_over_the_bytes_the_least_recently_used_chain_goes_with_its_conversation(self):
+        store = self.new_store(max_bytes=30000)
+        old, new = self.begin(store, 1), self.begin(store, 2)
+        kept = [self.say(store, old, 1, size=4000), self.say(store, old, 2, size=4000)]
+        self.say(store, new, 3, size=4000)
+        self.say(store, new, 4, hidden=True, size=4000)
+        last = self.put(store, 5, size=9000)
+        self.assertEqual([store.get(each) for each in kept], [None, None])
+        self.assertIsNone(store.conversation(old))
+        self.assertEqual(len(self.context_ids(store, new)), 3)
+        self.assertEqual((store.stats()["responses"], store.stats()["conversations"], store.stats()["evicted"]), (2, 1, 3))
+        store.delete_conversation(new)
+        for each in ("resp_%032x" % 3, last):
+            self.assertTrue(store.delete(each))
+        self.assert_empty(store)
+
+    def test_use_of_a_conversation_keeps_its_chain_from_eviction(self):
+        store = self.new_store(max_bytes=30000)
+        old = self.begin(store, 1)
+        self.say(store, old, 1, size=8000)
+        new = self.put(store, 2, size=8000)
+        store.conversation(old)
+        self.put(store, 3, size=13000)
+        self.assertIsNotNone(store.conversation(old))
+        self.assertIsNone(store.get(new))
+
+    def test_a_turn_that_cannot_fit_moves_nothing(self):
+        store = self.new_store(max_bytes=20000)
+        id = self.begin(store, 1)
+        first = self.say(store, id, 1, size=5000)
+        before = store.stats()
+        for make in (make_node, make_hidden):
+            with self.assertRaises(StoreFull):
+                store.put(make(2, store.conversation(id).head, size=15000, foreign=("new",)), id)
+        self.assertEqual(store.stats(), before)
+        self.assertEqual(store.conversation(id).head.id, first)
+        self.assertIsNone(store.find_item("new"))
+        self.assertEqual(self.say(store, id, 3), store.conversation(id).head.id)
+
+    def test_a_conversation_that_cannot_fit_is_refused_and_leaves_all_as_it_was(self):
+        store = self.new_store(max_bytes=5000)
+        self.put(store, 1)
+        before = store.stats()
+        for values in ({"head": make_hidden(2, size=6000)}, {"note": "x" * 6000}):
+            with self.assertRaises(StoreFull):
+                self.begin(store, 1, **values)
+            self.assertIsNone(store.conversation("conv_%032x" % 1))
+        self.assertEqual(store.stats(), before)
+
+    # ---- stored chat completions --------------------------------------------------------------
+
+    def test_chats_are_listed_oldest_first_and_got_by_id(self):
+        store = self.new_store()
+        made = [make_chat(number, self.wall.now, model="m%d" % number, metadata={"a": "b"}) for number in (3, 1, 2)]
+        for each in made:
+            store.put(each)
+            self.put(store, int(each.id[-1]))
+        store.get(made[0].id)
+        self.assertEqual([node.id for node in store.chats()], [each.id for each in made])
+        self.assertEqual([node.about["model"] for node in store.chats()], ["m3", "m1", "m2"])
+        self.assertEqual(store.get(made[1].id).body, made[1].body)
+        self.assertEqual(store.stats()["responses"], 6)
+
+    def test_a_replaced_chat_keeps_its_place_and_its_size_is_counted(self):
+        store = self.new_store()
+        for number in (1, 2, 3):
+            store.put(make_chat(number, self.wall.now))
+        before = store.stats()["bytes"]
+        self.assertTrue(store.replace(make_chat(2, self.wall.now, size=1100, model="new", metadata={})))
+        self.assertEqual([node.about["model"] for node in store.chats()], ["m", "new", "m"])
+        self.assertEqual(store.get("chatcmpl-%032x" % 2).about["model"], "new")
+        self.assertEqual((store.stats()["bytes"] - before, store.stats()["responses"]), (1000, 3))
+        for node in store.chats():
+            self.assertTrue(store.delete(node.id))
+        self.assertEqual(store.chats(), [])
+        self.assert_empty(store)
+
+    def test_a_chat_that_has_gone_cannot_be_replaced(self):
+        store = self.new_store()
+        self.assertFalse(store.replace(make_chat(1)))
+        store.put(make_chat(1, self.wall.now))
+        store.delete("chatcmpl-%032x" % 1)
+        self.assertFalse(store.replace(make_chat(1)))
+        self.assertIsNone(store.get("chatcmpl-%032x" % 1))
+        self.assert_empty(store)
+
+    def test_a_replacement_that_cannot_fit_leaves_the_old_one(self):
+        store = self.new_store(max_bytes=5000)
+        store.put(make_chat(1, self.wall.now))
+        before = store.stats()
+        with self.assertRaises(StoreFull):
+            store.replace(make_chat(1, self.wall.now, size=6000))
+        self.assertEqual(store.stats(), before)
+        self.assertEqual(store.get("chatcmpl-%032x" % 1).body, make_chat(1).body)
+
+    def test_a_replacement_that_needs_room_drives_out_others_not_itself(self):
+        store = self.new_store(max_bytes=5000)
+        for number in (1, 2):
+            store.put(make_chat(number, self.wall.now, size=1000))
+        self.assertTrue(store.replace(make_chat(1, self.wall.now, size=3000)))
+        self.assertEqual([node.id for node in store.chats()], ["chatcmpl-%032x" % 1])
+
+    def test_chats_are_evicted_and_expire_like_responses(self):
+        store = self.new_store(max_responses=3, ttl_s=100.0)
+        for number in (1, 2, 3, 4):
+            store.put(make_chat(number, self.wall.now))
+            self.wall.now += 10
+        self.assertEqual([node.id[-1] for node in store.chats()], ["2", "3", "4"])
+        store.replace(make_chat(3, self.wall.now - 20, size=500))
+        self.wall.now += 75                 # 2 is 105 s old
+        self.assertEqual([node.id[-1] for node in store.chats()], ["3", "4"])
+        self.wall.now += 10                 # 3 too: use does not prolong it
+        self.assertIsNone(store.get("chatcmpl-%032x" % 3))
+        store.sweep(10)
+        self.assertEqual([node.id[-1] for node in store.chats()], ["4"])
+        self.assertEqual((store.stats()["expired"], store.stats()["evicted"]), (2, 1))
+
+    def test_the_list_of_chats_is_the_callers_own(self):
+        store = self.new_store()
+        store.put(make_chat(1, self.wall.now))
+        store.chats().clear()
+        self.assertEqual(len(store.chats()), 1)
 
     # ---- bounds -------------------------------------------------------------------------------
 
@@ -434,6 +795,332 @@ class StoreContract:
         self.assertEqual((store.stats()["responses"], store.stats()["tombstones"], store.stats()["bytes"]), (0, 0, 0))
 
 
+    def test_many_threads_with_conversations_leave_the_account_right(self):
+        store = self.new_store(max_responses=60, max_bytes=90000)
+        shared = [self.begin(store, number, make_hidden(number)) for number in range(1, 4)]
+        failures, turns = [], []
+
+        def work(seed):
+            draw, me = random.Random(seed), "owner_%d" % seed
+            try:
+                for number in range(120):
+                    own = seed * 1000 + number
+                    id = draw.choice(shared)
+                    claimed = store.claim_conversation(id, me)
+                    if claimed is not None and claimed.owner == me:
+                        make = draw.choice((make_node, make_hidden))
+                        head = claimed.head
+                        store.put(make(own, head, self.wall.now, draw.randrange(300)), id)
+                        found = store.conversation(id)
+                        if found is not None and found.head.id == "resp_%032x" % own:
+                            turns.append(own)
+                        store.release_conversation(id, me)
+                    if draw.random() < 0.2:
+                        mine = self.begin(store, own, make_hidden(own + 500))
+                        store.describe_conversation(mine, {"a": "b" * draw.randrange(50)})
+                        store.delete_conversation(mine)
+                    if draw.random() < 0.3:
+                        store.put(make_chat(own, self.wall.now))
+                        store.replace(make_chat(own, self.wall.now, size=draw.randrange(200)))
+                        store.delete("chatcmpl-%032x" % own)
+                    store.delete("resp_%032x" % (seed * 1000 + draw.randrange(number + 1)))
+                    store.chats()
+            except Exception as exc:
+                failures.append(exc)
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual(failures, [])
+        self.assertGreater(len(turns), 20)
+        for id in shared:
+            found = store.conversation(id)
+            if found is not None:
+                self.assertIsNone(found.owner)
+                store.delete_conversation(id)
+        for seed in range(1, 6):
+            for number in range(120):
+                store.delete("resp_%032x" % (seed * 1000 + number))
+        self.assert_empty(store)
+
+    def test_one_of_many_threads_gets_a_conversation(self):
+        store = self.new_store()
+        id = self.begin(store, 1)
+        winners, start = [], threading.Barrier(8)
+
+        def work(name):
+            start.wait(10)
+            if store.claim_conversation(id, name).owner == name:
+                winners.append(name)
+        threads = [threading.Thread(target=work, args=(str(number),)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual(winners, [store.conversation(id).owner])
+
+    def test_random_sequences_with_conversations_agree_with_a_naive_model(self):
+        met = dict.fromkeys(("full", "evicted", "expired", "tombstones", "moved", "lost", "replaced"), 0)
+        for seed in range(12):
+            with self.subTest(seed=seed):
+                few, bytes, ttl_s = ((9, 26000, 60.0), (60, 30000, 20.0))[seed % 2]
+                self.compare_conversations(random.Random(seed), met, few, bytes, ttl_s)
+        self.assertGreater(min(met.values()), 5, met)
+
+    def compare_conversations(self, draw, met, max_responses, max_bytes, ttl_s):
+        store = self.new_store(max_responses=max_responses, max_bytes=max_bytes, ttl_s=ttl_s)
+        model = NaiveConversations(max_responses, max_bytes, ttl_s, self.wall)
+        held = []               # (real parent, naive parent, conversation or None) of turns that still run
+        ids, chats, named = ["nope"], ["chatcmpl-nope"], ["conv_nope"]
+        for number in range(1, 350):
+            action = draw.random()
+            size = draw.choice((10, 500, 3000, 20500))
+            if action < 0.1:
+                self.wall.now += draw.randrange(12)
+            elif action < 0.2:
+                id = draw.choice(ids + chats)
+                self.assertEqual(store.delete(id), model.delete(id), "delete")
+            elif action < 0.3:
+                id = draw.choice(ids)
+                pair = store.get(id), model.get(id)
+                self.assertEqual(pair[0] is None, pair[1] is None, "get")
+                if pair[0] is not None:
+                    held.append(pair + (None,))
+            elif action < 0.34:
+                self.assertEqual(store.sweep(1000), model.sweep(), "sweep")
+            elif action < 0.42:
+                id = "conv_%032x" % number
+                head = make_hidden(number, None, self.wall.now, draw.choice((10, 3000, 25600))) \
+                    if draw.random() < 0.6 else None
+                conversation = Conversation(id, self.wall.now, {"k": "v" * draw.randrange(50)}, head)
+                full = self.is_full(store.create_conversation, conversation)
+                self.assertEqual(full, not model.create(id, conversation.size_bytes(), head), "create")
+                met["full"] += full
+                if not full:
+                    named.append(id)
+            elif action < 0.47:
+                id = draw.choice(named)
+                self.assertEqual(store.delete_conversation(id), model.delete_conversation(id), "delete_conversation")
+            elif action < 0.52:
+                id, metadata = draw.choice(named), {"k": "v" * draw.randrange(500)}
+                found = store.describe_conversation(id, metadata)
+                self.assertEqual(found is not None, model.describe(id, CONVERSATION_BYTES + 1 + len(metadata["k"])))
+            elif action < 0.66:
+                id = draw.choice(named)
+                found, mine = store.claim_conversation(id, "turn_%d" % number), model.use_conversation(id)
+                self.assertEqual(found is None, mine is None, "claim")
+                if found is not None and found.owner == "turn_%d" % number:
+                    self.assertEqual(found.head and found.head.id, mine.head and mine.head.id)
+                    held.append((found.head, mine.head, (id, found.owner)))
+            elif action < 0.74:
+                node = make_chat(number, self.wall.now, size)
+                full = self.is_full(store.put, node)
+                self.assertEqual(full, not model.put(node, None, None), "put of a chat")
+                if not full:
+                    chats.append(node.id)
+            elif action < 0.78:
+                id = draw.choice(chats)
+                old, mine = store.get(id), model.get(id)
+                self.assertEqual(old is None, mine is None, "get of a chat")
+                if old is not None:
+                    node = make_chat(int(id[9:], 16), old.created_s, draw.choice((10, 500, 3000)))
+                    self.assertTrue(store.replace(node))
+                    model.resize(mine, node.size_bytes)
+                    met["replaced"] += 1
+            else:
+                parent, mine, claim = held.pop(draw.randrange(len(held))) if held and draw.random() < 0.8 \
+                    else (None, None, None)
+                make = make_hidden if claim and draw.random() < 0.4 else make_node
+                node = make(number, parent, self.wall.now, size)
+                into = claim[0] if claim else None
+                met["lost"] += parent is not None and parent.tree is None
+                full = self.is_full(store.put, node, into)
+                self.assertEqual(full, not model.put(node, mine, into), "put")
+                met["full"] += full
+                if claim:
+                    store.release_conversation(*claim)
+                    found = store.conversation(into)
+                    self.assertEqual(found is None, model.use_conversation(into) is None)
+                    met["moved"] += found is not None and found.head is node
+                if not full and not node.hidden:
+                    ids.append(node.id)
+            stats = store.stats()
+            met["tombstones"] += stats["tombstones"]
+            self.assertEqual((stats["responses"], stats["conversations"], stats["tombstones"], stats["bytes"],
+                              stats["evicted"], stats["expired"], [node.id for node in store.chats()]),
+                             model.state(), "after step %d" % number)
+        self.compare_what_is_left(store, model, ids, named)
+        for name in ("evicted", "expired"):
+            met[name] += store.stats()[name]
+        for id in named:
+            store.delete_conversation(id)
+        for id in ids + chats:
+            store.delete(id)
+        self.assert_empty(store)
+
+    def compare_what_is_left(self, store, model, ids, named):
+        """Every chain, node by node."""
+        for id in named:
+            found, mine = store.conversation(id), model.use_conversation(id)
+            self.assertEqual(found is None, mine is None)
+            if found is not None and found.head is not None:
+                self.assertEqual([node.id for node in found.head.chain()], [node.id for node in mine.head.chain()])
+        for id in ids:
+            found, mine = store.get(id), model.get(id)
+            self.assertEqual(found is None, mine is None)
+            if found is not None:
+                self.assertEqual(self.chain_ids(store, id), [node.id for node in mine.chain()])
+
+    def is_full(self, method, *args):
+        try:
+            method(*args)
+        except StoreFull:
+            return True
+        return False
+
+
+class _NaiveTree:
+    """What shares a root, or would: used is the step of its last use."""
+
+    used = 0
+
+
+class _NaiveConversation:
+
+    def __init__(self, size, tree):
+        self.size = size
+        self.tree = tree
+        self.head = None
+
+
+class NaiveConversations:
+    """The promises about nodes, hidden nodes, conversations and chats together, said slowly and plainly."""
+
+    def __init__(self, max_responses, max_bytes, ttl_s, wall):
+        self.max_responses = max_responses
+        self.max_bytes = max_bytes
+        self.ttl_s = ttl_s
+        self.wall = wall
+        self.nodes = {}                 # id -> _NaiveNode, addressable, least recently used first
+        self.conversations = {}         # id -> _NaiveConversation, least recently used first
+        self.made = []                  # ids of chats in order
+        self.steps = self.evicted = self.expired = 0
+
+    def kept(self):
+        ends = list(self.nodes.values()) + [each.head for each in self.conversations.values() if each.head is not None]
+        return {each.id: each for end in ends for each in end.chain()}
+
+    def bytes(self):
+        return sum(each.size for each in self.kept().values()) + sum(
+            each.size for each in self.conversations.values())
+
+    def state(self):
+        hidden = sum(1 for node in self.kept().values() if node.id not in self.nodes and not node.hidden)
+        limit = self.wall.now - self.ttl_s
+        return (len(self.nodes), len(self.conversations), hidden, self.bytes(), self.evicted, self.expired,
+                [id for id in self.made if id in self.nodes and self.nodes[id].created_s > limit])
+
+    def use(self, tree):
+        self.steps += 1
+        tree.used = self.steps
+
+    def get(self, id):
+        node = self.nodes.get(id)
+        if node is None or self.drop_expired(node):
+            return None
+        self.nodes[id] = self.nodes.pop(id)
+        self.use(node.tree)
+        return node
+
+    def drop_expired(self, node):
+        if node.created_s + self.ttl_s > self.wall.now:
+            return False
+        self.expired += 1
+        del self.nodes[node.id]
+        return True
+
+    def delete(self, id):
+        node = self.nodes.get(id)
+        if node is None or self.drop_expired(node):
+            return False
+        del self.nodes[id]
+        return True
+
+    def sweep(self):
+        return sum(self.drop_expired(node) for node in list(self.nodes.values()))
+
+    def use_conversation(self, id):
+        found = self.conversations.get(id)
+        if found is not None:
+            self.conversations[id] = self.conversations.pop(id)
+            self.use(found.tree)
+        return found
+
+    def create(self, id, size, head):
+        if size + (head.size_bytes if head is not None else 0) > self.max_bytes:
+            return False
+        made = self.conversations[id] = _NaiveConversation(size, _NaiveTree())
+        self.use(made.tree)
+        if head is not None:
+            made.head = _NaiveNode(head, None)
+            made.head.tree = made.tree
+        self.keep_bounds()
+        return True
+
+    def describe(self, id, size):
+        found = self.use_conversation(id)
+        if found is not None:
+            found.size = size
+            self.keep_bounds()
+        return found is not None
+
+    def delete_conversation(self, id):
+        return self.conversations.pop(id, None) is not None
+
+    def resize(self, node, size):
+        node.size = size
+        self.keep_bounds()
+
+    def put(self, given, parent, conversation):
+        held = self.conversations.get(conversation)
+        if given.hidden and held is None:
+            return True
+        node = _NaiveNode(given, parent)
+        node.tree = parent.tree if parent is not None else held.tree if held is not None else _NaiveTree()
+        needed = {each.id: each.size for each in node.chain()}
+        needed.update((each.id, each.size) for each in self.kept().values() if each.tree is node.tree)
+        if sum(needed.values()) + sum(each.size for each in self.conversations.values()
+                                      if each.tree is node.tree) > self.max_bytes:
+            return False
+        if not node.hidden:
+            self.nodes[node.id] = node
+            if given.about is not None:
+                self.made.append(node.id)
+        if held is not None:
+            held.head = node
+        self.use(node.tree)
+        self.keep_bounds()
+        return True
+
+    def keep_bounds(self):
+        while len(self.nodes) > self.max_responses:
+            self.evicted += 1
+            del self.nodes[next(iter(self.nodes))]
+        while len(self.conversations) > self.max_responses:
+            self.evicted += 1
+            del self.conversations[next(iter(self.conversations))]
+        while self.bytes() > self.max_bytes:
+            trees = [each.tree for each in list(self.nodes.values()) + list(self.conversations.values())]
+            oldest = min(trees, key=lambda tree: tree.used)
+            for table in (self.nodes, self.conversations):
+                for id in [id for id, each in table.items() if each.tree is oldest]:
+                    self.evicted += 1
+                    del table[id]
+
+
 class NaiveStore:
     """The same promises, said as slowly and plainly as can be.
 
@@ -514,6 +1201,7 @@ class _NaiveNode:
         self.parent = parent
         self.size = node.size_bytes
         self.created_s = node.created_s
+        self.hidden = node.hidden
 
     def chain(self):
         node = self

@@ -1,18 +1,25 @@
-"""openai-agents against the server: text, streams, tool loop, handoff, output types, over Responses and chat."""
+"""openai-agents against the server: text, streams, tool loop, handoff, output types, over Responses and chat; sessions.
 
+Sessions keep what was said in SQLite, on the server as a conversation or a chain of responses, or compacted by it.
+"""
+
+import os
+import tempfile
 from typing import Annotated, List, Literal
 
 from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
+    OpenAIResponsesCompactionSession,
     OpenAIResponsesModel,
     Runner,
     SQLiteSession,
     function_tool,
     set_tracing_disabled,
 )
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotFoundError
 from openai.types.shared import Reasoning
 from pydantic import BaseModel, Field
 
@@ -61,9 +68,9 @@ def kinds(result):
     return [item.type for item in result.new_items]
 
 
-async def streamed(agent, question):
+async def streamed(agent, question, **more):
     """(result, joined text deltas) of a streamed run that was read to its end."""
-    result = Runner.run_streamed(agent, question)
+    result = Runner.run_streamed(agent, question, **more)
     texts = []
     async for event in result.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
@@ -261,6 +268,147 @@ async def previous():
             ["message", "function_call", "function_call_output", "message", "message"],
             "the stored items",
         )
+
+
+# ---- sessions, over Responses ------------------------------------------------------------------
+
+
+def types(items):
+    """The types of items of a session or a list; a message without a type is one all the same."""
+    return [item.get("type", "message") if isinstance(item, dict) else item.type for item in items]
+
+
+def on_server(title):
+    """Register a check that gets the client and (Weather, an agent that hands over to one with the tool)."""
+
+    def register(function):
+        async def one():
+            async with AsyncOpenAI(base_url=base_url(), api_key=KEY, max_retries=0, timeout=WAIT_S) as client:
+                model = OpenAIResponsesModel(MODEL, openai_client=client)
+                weather, tool = weather_tool()
+                forecast = Agent("Forecast", model=model, tools=[tool], handoff_description="Tells the weather.")
+                await function(client, weather, Agent("Triage", model=model, handoffs=[forecast], tools=[tool]))
+
+        check("responses: " + title)(one)
+        return function
+
+    return register
+
+
+CALLED = ["message", "function_call", "function_call_output", "message"]  # a run with one call, tool or handoff
+TRANSFER = "Please transfer me to forecast."
+
+
+async def three_runs(weather, agent, **more):
+    """A run with a tool, a streamed one with a handoff, one with text alone; the last result."""
+    first = await Runner.run(agent, WEATHER_QUESTION, **more)
+    weather.need_calls()
+    same(kinds(first), TOOL_LOOP, "the items of the first run")
+    second, text = await streamed(agent, TRANSFER, **more)
+    same((second.last_agent.name, second.final_output), ("Forecast", text), "the agent and text of the second run")
+    third = await Runner.run(agent, "Thank you.", **more)
+    same(kinds(third), ["message_output_item"], "the items of the third run")
+    weather.need_calls()
+    sent = [one.raw_responses[0].usage.input_tokens for one in (first, second, third)]
+    need(sent == sorted(set(sent)), "input tokens do not grow from run to run: %s" % sent)
+    return third
+
+
+def need_pairs(items):
+    """Fail unless each tool output has the call_id of the call before it."""
+    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    same([item["call_id"] for item in items if item.get("type") == "function_call_output"], calls, "the call_ids")
+
+
+@on_server("a SQLiteSession in a file: tool, handoff, text; taken up by another session of the same name")
+async def sqlite_session(client, weather, agent):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "sessions.db")
+        session = SQLiteSession("two", path)
+        await three_runs(weather, agent, session=session)
+        items = await session.get_items()
+        same(types(items), CALLED * 2 + ["message"] * 2, "the session's items")
+        need_pairs(items)
+        session.close()
+        again = SQLiteSession("two", path)
+        same(await again.get_items(), items, "the items of the session that was opened again")
+        await Runner.run(agent, "Good night.", session=again)
+        same(len(await again.get_items()), 12, "its items after one more run")
+        again.close()
+
+
+@on_server("an OpenAIConversationsSession: tool, handoff, text kept on the server; limit, pop, clear")
+async def conversations_session(client, weather, agent):
+    session = OpenAIConversationsSession(openai_client=client)
+    await three_runs(weather, agent, session=session)
+    items = await session.get_items()
+    same(types(items), CALLED * 2 + ["message"] * 2, "the session's items")
+    need_pairs(items)
+    id = session.session_id
+    need(id.startswith("conv_"), "the session's id is %s" % id)
+    listed = [item async for item in client.conversations.items.list(id, order="asc", limit=3)]
+    same([item.id for item in listed], [item["id"] for item in items], "the conversation's items")
+    same(await session.get_items(limit=3), items[-3:], "the last three")
+    same(await session.pop_item(), items[-1], "the item taken off")
+    same(await session.get_items(), items[:-1], "the items that are left")
+    other = OpenAIConversationsSession(conversation_id=id, openai_client=client)
+    await Runner.run(agent, "Good night.", session=other)
+    same(len(await session.get_items()), 11, "items after a run in another session of the same conversation")
+    await session.add_items([{"role": "user", "content": "Item %d" % number} for number in range(45)])
+    same(len(await session.get_items()), 56, "items after 45 more, in calls of 20")
+    await session.clear_session()
+    try:
+        await client.conversations.retrieve(id)
+    except NotFoundError:
+        pass
+    else:
+        raise AssertionError("the conversation is still there")
+    same(await session.get_items(), [], "the items of the cleared session, which is a new conversation")
+
+
+@on_server("conversation_id: tool, handoff, text, each turn sent alone; the server keeps all items")
+async def conversation_id(client, weather, agent):
+    conversation = await client.conversations.create()
+    third = await three_runs(weather, agent, conversation_id=conversation.id)
+    listed = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
+    same(types(listed), CALLED * 2 + ["message"] * 2, "the conversation's items")
+    same(listed[-1].content[0].text, third.final_output, "its last text")
+    need_pairs([item.to_dict() for item in listed])
+
+
+@on_server("previous_response_id: tool, handoff and text in a chain, plain and streamed")
+async def chain(client, weather, agent):
+    first = await Runner.run(agent, WEATHER_QUESTION, auto_previous_response_id=True)
+    weather.need_calls()
+    second, text = await streamed(agent, TRANSFER, previous_response_id=first.last_response_id)
+    same((second.last_agent.name, second.final_output), ("Forecast", text), "the agent and text of the second run")
+    third = await Runner.run(agent, "Thank you.", previous_response_id=second.last_response_id)
+    listed = [item async for item in client.responses.input_items.list(third.last_response_id, order="asc", limit=4)]
+    same(types(listed), CALLED * 2 + ["message"], "the stored items")
+    need_pairs([item.to_dict() for item in listed])
+
+
+@on_server("an OpenAIResponsesCompactionSession: compacts by itself, by chain and by input; runs go on")
+async def compaction_session(client, weather, agent):
+    for number, mode in enumerate(("previous_response_id", "input")):
+        session = OpenAIResponsesCompactionSession(
+            "three", SQLiteSession("three"), client=client, compaction_mode=mode,
+            should_trigger_compaction=lambda context: len(context["compaction_candidate_items"]) >= 4)
+        await Runner.run(agent, WEATHER_QUESTION, session=session)
+        weather.need_calls(number + 1)
+        same(types(await session.get_items()), CALLED, "the items before it compacts, by " + mode)
+        second = await Runner.run(agent, "Thank you.", session=session)
+        same(second.context_wrapper.usage.requests, 2, "requests of the second run, that to compact among them")
+        items = await session.get_items()
+        same(types(items), ["message", "message", "compaction"], "the items after the second run, by " + mode)
+        same([item["role"] for item in items[:2]], ["user"] * 2, "the roles")
+        third = await Runner.run(agent, "Good night.", session=session)
+        need_text(third.final_output)
+        same(types(await session.get_items()), ["message", "message", "compaction", "message", "message"],
+             "the items after the third run, by " + mode)
+        await session.run_compaction({"force": True})
+        same(types(await session.get_items()), ["message"] * 3 + ["compaction"], "after a forced one, by " + mode)
+        need_text((await Runner.run(agent, "And now?", session=session)).final_output)
 
 
 run("openai-agents", "openai")

@@ -117,7 +117,8 @@ async function turn(prompt, { after, flags = [] } = {}) {
   assert.equal(lines.at(-1).type, 'turn.completed', told);
   const { usage } = lines.at(-1); // of the whole thread
   for (const key of ['input_tokens', 'output_tokens']) {
-    assert.equal(usage[key], rounds.reduce((sum, { response }) => sum + response.usage[key], after?.usage[key] ?? 0), key);
+    const before = after?.usage[key] ?? 0;
+    assert.equal(usage[key], rounds.reduce((sum, { response }) => sum + response.usage[key], before), key);
   }
   assert.equal(said.at(-1), rounds.at(-1).response.output.at(-1).content[0].text);
   needText(said.at(-1));
