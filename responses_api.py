@@ -3,12 +3,13 @@
 It resolves `previous_response_id` or `conversation` to a chain and keeps the finished response before
 its terminal event goes out. Runs on whichever thread handles the request.
 """
+import json
 import re
 from hashlib import blake2b
 
 from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SERVERS_OWN_FIELDS, ApiError, Host,
                         TakesLong, build_page, check_fields, check_min_tokens,
-                        check_model_name, check_streaming, check_unknown, context_overflow, ignored_headers,
+                        check_model_name, check_streaming, check_unknown, context_overflow, dump_json, ignored_headers,
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
                         parse_query_integer, shown)
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
@@ -196,8 +197,14 @@ class ResponsesApiMixin(Host):
             given["tools"] = specs = read_tools(body.get("tools"),
                                                 known_types=RESPONSE_TOOL_TYPES if strict else None)
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
+            if body.get("max_tool_calls") is not None:
+                given["max_tool_calls"] = body["max_tool_calls"]
+            if body.get("include"):
+                given["include"] = body["include"]
             if specs:
                 fixed_tokens += count_tool_tokens(body["tools"], tokenizer, breathe)
+        if read.approvals:
+            given["approvals"] = read.approvals
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
             given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)
@@ -233,16 +240,21 @@ class ResponsesApiMixin(Host):
         if room < LONGEST_ANSWER_TOKENS and (limit is None or limit > room):
             limit = room                    # an answer ends where the context does
 
+        def items():
+            if kept is not None:
+                return kept
+            if parent is None:
+                return read.plain_items()
+            if breathe is None and parent.depth > LONG_CHAIN_TURNS and not self.backend.blocking:
+                raise TakesLong()
+            return list(iter_context(parent, own_output=True, breathe=breathe)) + read.plain_items()
+
         def messages():
-            items = kept
-            if items is None:
-                items = [] if parent is None else list(iter_context(parent, own_output=True))
-                items = items + read.plain_items()
-            found = items_to_messages(items)
+            found = items_to_messages(items())
             return [{"role": "system", "content": instructions}] + found if instructions else found
         return GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
-                                   read.after_output),
+                                   read.after_output, items),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
 
     def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens):
@@ -299,11 +311,20 @@ class ResponsesApiMixin(Host):
             raise ApiError(400, "'starting_after' is only allowed when 'stream' is true.", param="starting_after")
         run = self.runs.get(id)
         if run is None:
-            self.send_json(200, self._responses_node(id).body)
+            body = self._responses_node(id).body
         elif run.final is not None:
-            self.send_json(200, run.final)
+            body = run.final
         else:
-            self.send_json(200, self._responses_snapshot(run)[0])
+            body = self._responses_snapshot(run)[0]
+        self.send_json(200, self._responses_included(body) if self.query.get("include") else body)
+
+    def _responses_included(self, body):
+        """A stored object with what the query's `include` adds to its items: made now, as nothing is kept twice."""
+        if self.breathe is None and len(body) > self.settings.inline_body_bytes:
+            raise TakesLong()
+        response = json.loads(body)
+        response["output"] = [self.backend.included(item, self.query["include"]) for item in response["output"]]
+        return dump_json(response)
 
     def _responses_snapshot(self, run, status=None):
         if self.breathe is None and run.is_long():
@@ -389,7 +410,10 @@ class ResponsesApiMixin(Host):
             node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"")
         if self.breathe is None and node.depth > LONG_CHAIN_TURNS and (after is not None or order == "asc"):
             raise TakesLong()
-        self.send_json(200, build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after))
+        page = build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after)
+        if self.query.get("include"):
+            page["data"] = [self.backend.included(item, self.query["include"]) for item in page["data"]]
+        self.send_json(200, page)
 
     # ---- turns that are only looked at --------------------------------------------------------
 

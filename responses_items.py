@@ -26,6 +26,8 @@ _CALL_ITEMS = {"function_call": "arguments", "custom_tool_call": "input"}
 # Outputs and the calls they answer; the calls of the last three are items of built-in tools.
 _OUTPUT_ITEMS = frozenset(("function_call_output", "custom_tool_call_output", "computer_call_output",
                            "local_shell_call_output", "shell_call_output", "apply_patch_call_output"))
+# Calls of built-in tools whose output is the client's to give.
+WAITING_CALLS = frozenset(("computer_call", "local_shell_call", "shell_call", "apply_patch_call"))
 _INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                    "function_call_output": "fco_", "custom_tool_call": "ctc_",
                    "custom_tool_call_output": "ctco_", "compaction": "cmp_"}
@@ -41,10 +43,11 @@ class ReadInput:
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
     calls int, made in the context up to here. after_output: whether a tool's output is its last
     item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
+    approvals: tuple of (id of an mcp_approval_request, whether it is approved).
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids", "calls", "after_output", "_stored")
+                 "foreign_ids", "calls", "after_output", "approvals", "_stored")
 
     def __init__(self):
         self._stored = None
@@ -161,12 +164,14 @@ def _check_output(item, kind, path):
     """Raises ApiError for a tool output that is none; returns its text."""
     output = item.get("output")
     if output is None:
+        if kind == "apply_patch_call_output":       # its status says it all
+            return str(item.get("status") or "")
         raise missing_parameter(path + ".output")
     if output.__class__ is str:
         return output
     if output.__class__ is list:
         check_array(check_object)(output, path + ".output")
-        return content_text(output)
+        return _opaque_text(output) if kind == "shell_call_output" else content_text(output)
     if kind in ("function_call_output", "custom_tool_call_output"):
         raise invalid_type(path + ".output", "a string or an array of parts", output)
     return _opaque_text(output)
@@ -298,7 +303,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         before, read.open_calls = parent.prefix_hash, parent.open_calls
     else:
         before, read.open_calls = b"", _NO_CALLS
-    read.foreign_ids = ()
+    read.foreign_ids = read.approvals = ()
     read.last_user_text = None
     read.calls = parent.calls if parent is not None else 0
     read.after_output = False
@@ -315,7 +320,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         return read
     items, tokens, said, chars = [], 0, [], 0
     open_calls, answered = set(read.open_calls), set()
-    foreign = []
+    foreign, approvals = [], []
     for index, item in enumerate(value or ()):
         path = "%s[%d]" % (name, index)
         if item.__class__ is not dict:
@@ -335,8 +340,16 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         elif role == "call":
             read.calls += 1
             open_calls.add(item["call_id"])
+        elif kind in WAITING_CALLS:
+            if item.get("call_id").__class__ is str:
+                open_calls.add(item["call_id"])
+        elif kind == "mcp_approval_response":
+            if item.get("approval_request_id").__class__ is str:
+                approvals.append((item["approval_request_id"], item.get("approve") is True))
         elif role == "output":
             call_id = item.get("call_id")
+            if call_id is None and kind == "local_shell_call_output":
+                call_id = item.get("id")    # which is how the SDKs' type has it
             if call_id is None and strict and kind in ("function_call_output", "custom_tool_call_output"):
                 raise missing_parameter(path + ".call_id")
             if call_id is not None:         # Codex sends one without: it answers no call
@@ -361,7 +374,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
     _check_open_calls(strict, open_calls)
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
-    read.foreign_ids = tuple(foreign)
+    read.foreign_ids, read.approvals = tuple(foreign), tuple(approvals)
     read.prefix_hash = content_hash("\0".join(said), before)
     return read
 

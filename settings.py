@@ -40,6 +40,7 @@ class Settings:
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
+    builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
     refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
     no_compact = False              # /responses/compact answers as for a model that cannot
@@ -84,7 +85,7 @@ class Settings:
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
-        for name in ("auto_tool_rate", "refusal_rate"):
+        for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
         if not 0 <= self.port <= 65535:
@@ -208,6 +209,8 @@ _SETTINGS_FLAGS = (
         ("seed", "N", "seed of all draws"),
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),
+        ("builtin-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a built-in tool (web search and "
+                                      "so on), for each that a request has"),
         ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("no-compact", None, "refuse /v1/responses/compact, as for a model that does not support it"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),

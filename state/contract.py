@@ -11,7 +11,9 @@ from api_common import ID_TAIL_CHARS, ApiError
 
 CONVERSATION_BYTES = 700            # one conversation's Python objects
 NODE_OVERHEAD_BYTES = 700           # one node's Python objects, measured: see bench, "memory"
-ITEM_TAIL_AT = ("msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_")
+ITEM_TAIL_AT = frozenset((
+    "msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_", "ci_", "ig_", "mcp_", "mcpl_", "mcpr_",
+    "sh_", "sho_", "lsh_", "apc_", "cu_"))
 
 
 LONG_CHAIN_TURNS = 100              # walking more takes some ms: not on the loop
