@@ -103,8 +103,10 @@ def _stored_item(item, tail, number):
         return stored
     if kind != "reasoning" and kind != "compaction" and not kind.startswith("mcp_"):
         stored["status"] = item.get("status") or "completed"
+    # what a built-in tool's item has to say is null as well (no results, no environment)
+    builtin = kind in _OPAQUE_ITEMS and kind != "reasoning" and kind != "compaction"
     for key, value in item.items():
-        if value is not None:
+        if value is not None or builtin and key not in stored and key != "status":
             stored[key] = value
     return stored
 

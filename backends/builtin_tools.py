@@ -360,7 +360,8 @@ class BuiltinTurn:
 
     def _computer(self, tool):
         action = self._draw.choice(_SCREEN_ACTIONS) if self._request.history.after_output else {"type": "screenshot"}
-        self._wait_for("computer_call", {"action": action, "actions": [action], "pending_safety_checks": []})
+        told = {"actions": [action]} if tool.get("type") == "computer" else {"action": action}
+        self._wait_for("computer_call", dict(told, pending_safety_checks=[]))
 
 
 _BUILTIN_CALLS = {"web_search": BuiltinTurn._web_search, "file_search": BuiltinTurn._file_search,

@@ -13,7 +13,7 @@ from chat_api import ChatAssembler
 from responses_api import build_echo
 from responses_assembler import ResponseAssembler
 from tests import ROOT
-from tests.data.golden import (CHOICE_DELTAS, DELTAS, FAILURES, object_of, read_response_stream, read_sse,
+from tests.data.golden import (BUILTIN_LISTS, CHOICE_DELTAS, DELTAS, FAILURES, object_of, read_response_stream, read_sse,
                                stream_of, with_failure)
 from tests.support import CHAT, RESPONSE, LiveServerTest
 
@@ -40,6 +40,7 @@ OPENAI_NOT_NULL = ("usage",         # before the end and in failures the service
 OPEN_UNKNOWN = {"custom call": "function kinds only in its output", "web search": "function kinds only",
                 "text, search, text": "function kinds only", "raw reasoning": "other event names",
                 "summary, then raw": "other event names"}
+OPEN_UNKNOWN.update((name, "function kinds only") for name in BUILTIN_LISTS)
 
 
 def without_one_of(value):
@@ -157,7 +158,17 @@ class SchemaTest(unittest.TestCase):
                      "function_call_arguments.done", "custom_tool_call_input.delta", "custom_tool_call_input.done",
                      "reasoning_text.delta", "reasoning_text.done", "reasoning_summary_text.delta",
                      "reasoning_summary_text.done", "reasoning_summary_part.added", "reasoning_summary_part.done",
-                     "web_search_call.searching"):
+                     "web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed",
+                     "file_search_call.in_progress", "file_search_call.searching", "file_search_call.completed",
+                     "code_interpreter_call.in_progress", "code_interpreter_call_code.delta",
+                     "code_interpreter_call_code.done", "code_interpreter_call.interpreting",
+                     "code_interpreter_call.completed", "image_generation_call.in_progress",
+                     "image_generation_call.generating", "image_generation_call.partial_image",
+                     "image_generation_call.completed", "mcp_list_tools.in_progress", "mcp_list_tools.completed",
+                     "mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done",
+                     "mcp_call.completed", "shell_call_command.added", "shell_call_command.delta",
+                     "shell_call_command.done", "shell_call_output_content.delta",
+                     "shell_call_output_content.done", "output_text.annotation.added"):
             self.assertIn("response." + kind, seen)
 
     def test_responses_events_of_failures(self):
