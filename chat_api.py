@@ -343,7 +343,7 @@ class _ChatChoice:
     """What one choice has said so far."""
 
     __slots__ = ("opened", "escapes", "refusal", "reasoning", "calls", "logprobs", "reason",
-                 "has_text", "annotations")
+                 "has_text")
 
     def __init__(self):
         self.opened = False
@@ -353,7 +353,6 @@ class _ChatChoice:
         self.reasoning = []
         self.calls = {}             # index -> [call_id, name, [pieces], kind]
         self.logprobs = None
-        self.annotations = None     # list of those in chat's shape
         self.reason = None
 
 
@@ -411,6 +410,8 @@ class ChatAssembler(ChunkAssembler):
     carry HTTP's chunk framing. legacy_calls: calls are told as the deprecated `function_call`.
     """
 
+    _annotations = None             # {choice index: [those in chat's shape]}, once there is one
+
     def __init__(self, tail, created, model, choices=1, include_usage=False, chunked=False,
                  service_tier="default", legacy_calls=False):
         self._frame = chunked_bytes if chunked else unframed_bytes
@@ -463,7 +464,7 @@ class ChatAssembler(ChunkAssembler):
         if kind is Finish:
             return self._feed_finish(choice, delta)
         if kind is AnnotationDelta:
-            return self._feed_annotation(choice, delta)
+            return self._feed_annotation(delta)
         if hasattr(delta, "error"):
             self.failed = delta.error
         return b""              # other items have no place in chat
@@ -517,13 +518,15 @@ class ChatAssembler(ChunkAssembler):
             fields = b'"tool_calls":[{"index":%d,"%s":{"%s":"%s"}}]' % (delta.index, kind, body, piece)
         return self._delta(delta.choice, fields, none_yet=True)
 
-    def _feed_annotation(self, choice, delta):
+    def _feed_annotation(self, delta):
         """Chat knows the citations of web pages alone."""
         if delta.annotation.get("type") != "url_citation":
             return b""
         annotation = {"type": "url_citation", "url_citation": {
             key: value for key, value in delta.annotation.items() if key != "type"}}
-        choice.annotations = (choice.annotations or []) + [annotation]
+        if self._annotations is None:
+            self._annotations = {}
+        self._annotations.setdefault(delta.choice, []).append(annotation)
         return self._delta(delta.choice, b'"annotations":%s' % dump_json([annotation]))
 
     def _feed_legacy_call(self, choice, call, delta):
@@ -592,10 +595,13 @@ class ChatAssembler(ChunkAssembler):
         logprobs = b"null"
         if choice.logprobs is not None:
             logprobs = b'{"content":%s,"refusal":null}' % dump_json(choice.logprobs)
-        return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s,"annotations":%s%s},'
+        if self._annotations is not None:
+            extra = b',"annotations":%s%s' % (dump_json(self._annotations.get(index, [])), extra)
+        else:
+            extra = b',"annotations":[]' + extra
+        return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s%s},'
                 b'"logprobs":%s,"finish_reason":%s}' % (
-                    index, content, refusal, dump_json(choice.annotations) if choice.annotations else b"[]", extra,
-                    logprobs, dump_string(choice.reason)))
+                    index, content, refusal, extra, logprobs, dump_string(choice.reason)))
 
 
 def chat_usage(usage):

@@ -57,7 +57,7 @@ class _OpenMessage:
         self.parts = []             # finished parts as JSON bytes
         self.escapes = None         # the open part's text as pieces of a JSON string
         self.logprobs = []
-        self.annotations = []       # of the open part
+        self.annotations = ()       # of the open part
         self.kind = None            # "output_text" or "refusal"
 
     def body(self, status):
@@ -286,7 +286,7 @@ class ResponseAssembler(Assembler):
             frames += self._added(message)
         if message.kind != kind:
             frames += self._close_part()
-            message.kind, message.escapes, message.logprobs, message.annotations = kind, [], [], []
+            message.kind, message.escapes, message.logprobs, message.annotations = kind, [], [], ()
             if self.quiet:
                 return frames
             part = b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}' \
@@ -341,6 +341,8 @@ class ResponseAssembler(Assembler):
         message = self._message
         if message is None or message.kind != "output_text":
             return b""                  # there is no text that it could belong to
+        if not message.annotations:
+            message.annotations = []
         message.annotations.append(annotation)
         return self._event(b"response.output_text.annotation.added", b'%s,"annotation_index":%d,"annotation":%s', (
             self._part_place(message), len(message.annotations) - 1, dump_json(annotation)))

@@ -350,8 +350,7 @@ class BuiltinTurn:
 
     def _local_shell(self, tool):
         self._wait_for("local_shell_call", {"action": {
-            "type": "exec", "command": ["echo", self._draw.choice(_BUILTIN_TOPICS)], "env": {}, "timeout_ms": None,
-            "working_directory": None, "user": None}})
+            "type": "exec", "command": ["echo", self._draw.choice(_BUILTIN_TOPICS)], "env": {}}})
 
     def _apply_patch(self, tool):
         word = self._draw.choice(_BUILTIN_TOPICS)
