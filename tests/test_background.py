@@ -840,8 +840,8 @@ class QueuedCases:
         self.start_server(refuse_ignored=True)
         backend = self.use(STEPS, blocking)
         for streamed in (False, True):
-            answer = self.post(stream=streamed, max_tool_calls=3)
-            self.assert_error(answer, 400, "max_tool_calls", "unsupported_parameter")
+            answer = self.post(stream=streamed, moderation={})
+            self.assert_error(answer, 400, "moderation", "unsupported_parameter")
         backend.release(len(STEPS))
         self.assertEqual(backend.requests, [])
         self.assertEqual((len(self.server.runs), self.server.store.stats()["responses"]), (0, 0))
@@ -851,10 +851,10 @@ class QueuedCases:
         backend = self.use(STEPS, blocking)
         for streamed in (False, True):
             if streamed:
-                head = self.open_stream(max_tool_calls=3).head
+                head = self.open_stream(moderation={}).head
             else:
-                head = self.post(max_tool_calls=3)
-            self.assertEqual(head.headers["x-mockturtle-ignored"], "max_tool_calls")
+                head = self.post(moderation={})
+            self.assertEqual(head.headers["x-mockturtle-ignored"], "moderation")
         backend.release(len(STEPS))
         self.assert_idle()
 

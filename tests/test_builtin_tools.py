@@ -14,24 +14,15 @@ from backends.latency import ClockModel
 from backends.simulated import SimulatedBackend
 from responses_assembler import ResponseAssembler
 from server import MockTurtle
-from tests.data.golden import (DELTAS, object_of, read_chat_stream, read_response_stream, short_event, stream_of)
+from tests.data.golden import (BUILTIN_CHOICES, BUILTIN_TOOLS, DELTAS, object_of, read_chat_stream, read_response_stream, short_event, stream_of)
 from tests.support import DeltaBackend, LiveServerTest, every_form, wait_until
 from tokenizer import ApproxTokenizer
 
 TOKENIZER = ApproxTokenizer()
 QUESTION = "When is high tide in Oslo?"
-MCP = {"type": "mcp", "server_label": "notes", "server_url": "https://example.com/mcp"}
-FREE_MCP = dict(MCP, require_approval="never")
-TOOLS = {
-    "web_search": {"type": "web_search"},
-    "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
-    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
-    "image_generation": {"type": "image_generation", "partial_images": 2},
-    "mcp": FREE_MCP, "shell": {"type": "shell"}, "local_shell": {"type": "local_shell"},
-    "apply_patch": {"type": "apply_patch"}, "computer": {"type": "computer"},
-}
-CHOICES = {name: {"type": name} for name in TOOLS}
-CHOICES["mcp"] = {"type": "mcp", "server_label": "notes"}
+TOOLS, CHOICES = BUILTIN_TOOLS, BUILTIN_CHOICES
+FREE_MCP = TOOLS["mcp"]
+MCP = {key: value for key, value in FREE_MCP.items() if key != "require_approval"}
 WAITING = ("shell", "local_shell", "apply_patch", "computer")
 INCLUDES = ["file_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs"]
 FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}

@@ -152,6 +152,18 @@ BUILTIN_LISTS = ("web search", "text, search, text", "web search, cited", "file 
                  "image generation", "mcp", "mcp approval", "shell", "hosted shell", "local shell", "apply patch", "computer",
                  "text, code, text", "length in code", "length in arguments", "length in command", "length in search")
 
+# A tool of each family, and the tool_choice that picks it.
+BUILTIN_TOOLS = {
+    "web_search": {"type": "web_search"},
+    "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
+    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "image_generation": {"type": "image_generation", "partial_images": 2},
+    "mcp": {"type": "mcp", "server_label": "notes", "server_url": "https://example.com/mcp", "require_approval": "never"},
+    "shell": {"type": "shell"}, "local_shell": {"type": "local_shell"}, "apply_patch": {"type": "apply_patch"},
+    "computer": {"type": "computer"},
+}
+BUILTIN_CHOICES = dict({name: {"type": name} for name in BUILTIN_TOOLS}, mcp={"type": "mcp", "server_label": "notes"})
+
 # Lists of n > 1, for chat alone: (choices, deltas).
 CHOICE_DELTAS = {
     "two choices": (2, [TextDelta("a", None, 0), TextDelta("b", None, 1), TextDelta("c", None, 0),
