@@ -549,10 +549,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         """Let go of sockets, threads and the store. After serve_forever() has returned."""
         for sock in self.listeners:
             sock.close()
+        self.runs.close()
         if self._pacer is not None:
             self._pacer.stop()
             self._pacer_waker.close()
-        self.runs.close()
         self.workers.stop()
         self._waker.close()
         self.backend.close()
