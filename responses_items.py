@@ -42,15 +42,17 @@ class ReadInput:
 
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
     calls int, made in the context up to here. after_output: whether a tool's output is its last
-    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
-    approvals: tuple of (id of an mcp_approval_request, whether it is approved).
+    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items. tools:
+    (place, list) of each `additional_tools` item. approvals: tuple of (id of an mcp_approval_request,
+    whether it is approved).
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids", "calls", "after_output", "approvals", "_stored")
+                 "foreign_ids", "calls", "after_output", "tools", "approvals", "_stored")
 
     def __init__(self):
         self._stored = None
+        self.tools = ()
 
     def prepare(self, tail):
         """Make stored() now, on a worker, where it may take long."""
@@ -305,7 +307,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         before, read.open_calls = parent.prefix_hash, parent.open_calls
     else:
         before, read.open_calls = b"", _NO_CALLS
-    read.foreign_ids = read.approvals = ()
+    read.foreign_ids = read.tools = read.approvals = ()
     read.last_user_text = None
     read.calls = parent.calls if parent is not None else 0
     read.after_output = False
@@ -363,6 +365,9 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
                         and call_id not in answered and not has_call(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
                                    % shown(call_id), param=name)
+        elif kind == "additional_tools" and item.get("tools") is not None:
+            check_array(check_object)(item["tools"], path + ".tools")
+            read.tools += ((path + ".tools", item["tools"]),)
         read.after_output = role == "output"
         chars += len(text)
         if chars > MAX_INPUT_CHARS:

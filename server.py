@@ -294,6 +294,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.completion = completion
         if not self.chunked:
             self.keep_alive = False
+        if self.command == "HEAD":
+            self.answer = self._stream_head(headers)
+            return
         heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
         steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
         metrics = self.metrics
@@ -546,10 +549,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         """Let go of sockets, threads and the store. After serve_forever() has returned."""
         for sock in self.listeners:
             sock.close()
+        self.runs.close()
         if self._pacer is not None:
             self._pacer.stop()
             self._pacer_waker.close()
-        self.runs.close()
         self.workers.stop()
         self._waker.close()
         self.backend.close()
