@@ -251,12 +251,14 @@ class ResponsesApiMixin(Host):
         if room < LONGEST_ANSWER_TOKENS and (limit is None or limit > room):
             limit = room                    # an answer ends where the context does
 
+        may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
+
         def items():
             if kept is not None:
                 return kept
             if parent is None:
                 return read.plain_items()
-            if breathe is None and parent.depth > LONG_CHAIN_TURNS and not self.backend.blocking:
+            if not may_wait and parent.depth > LONG_CHAIN_TURNS:
                 raise TakesLong()
             return list(iter_context(parent, own_output=True, breathe=breathe)) + read.plain_items()
 

@@ -456,10 +456,13 @@ class ResponseAssembler(Assembler):
                                        fields=delta.fields)
         if delta.kind in WAITING_CALLS:
             if item.fields.get("call_id") is None:
-                item.fields = dict(call_id=item_id("call_", self.tail, self._next_item), **delta.fields)
+                item.fields = dict(delta.fields, call_id=item_id("call_", self.tail, self._next_item))
             self.call_ids.append(item.fields["call_id"])
-        elif delta.kind == "shell_call_output" and self.call_ids and item.fields.get("call_id") is None:
-            item.fields = dict(call_id=self.call_ids.pop(), **delta.fields)
+        elif delta.kind == "shell_call_output" and self.call_ids:
+            if item.fields.get("call_id") is None:
+                item.fields = dict(delta.fields, call_id=self.call_ids[-1])
+            if item.fields["call_id"] in self.call_ids:
+                self.call_ids.remove(item.fields["call_id"])        # the client need not answer it
         return frames + self._added(item)
 
     def _feed_item_update(self, delta):

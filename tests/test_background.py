@@ -24,7 +24,8 @@ from responses_api import build_echo
 from responses_assembler import ResponseAssembler
 from state.contract import Conversation, StoreFull
 from state.memory import MemoryStore
-from tests.data.golden import DELTAS, ODD_TEXT, make_run, read_response_stream, read_sse
+from tests.data.golden import (CUT_STATUS, DELTAS, NO_STATUS, ODD_TEXT, make_run, read_response_stream,
+                               read_sse)
 from tests.support import (RESPONSE, TIMEOUT_S, DeltaBackend, FakeClock, LiveServerTest, RawClient, ShiftedClock,
                            every_form, parse_event, request_bytes, wait_until)
 from tests.test_player import HEARTBEAT, START_S, PlayerTest
@@ -105,6 +106,16 @@ class OutputReader:
             item.setdefault(field, [])
             at = event["content_index" if field == "content" else "summary_index"]
             item[field] = item[field][:at] + [dict(event["part"])]
+        elif kind == "response.output_text.annotation.added":
+            part = item["content"][event["content_index"]]
+            part["annotations"] = part["annotations"] + [event["annotation"]]
+        elif kind.startswith("response.shell_call_command."):
+            commands = item["action"]["commands"]
+            if kind.endswith(".added"):
+                commands = commands + [event["command"]]
+            elif kind.endswith(".delta"):
+                commands = commands[:-1] + [commands[-1] + event["delta"]]
+            item["action"] = dict(item["action"], commands=commands)
         elif kind.endswith(".delta"):
             self.delta(kind, event, item)
 
@@ -112,8 +123,14 @@ class OutputReader:
     def delta(kind, event, item):
         if kind == "response.function_call_arguments.delta":
             item["arguments"] += event["delta"]
+        elif kind == "response.mcp_call_arguments.delta":
+            item["arguments"] += event["delta"]
+        elif kind == "response.code_interpreter_call_code.delta":
+            item["code"] += event["delta"]
         elif kind == "response.custom_tool_call_input.delta":
             item["input"] += event["delta"]
+        elif kind == "response.shell_call_output_content.delta":
+            pass                        # the item has its output when it is done
         elif kind == "response.reasoning_summary_text.delta":
             item["summary"][event["summary_index"]]["text"] += event["delta"]
         else:
@@ -124,8 +141,14 @@ class OutputReader:
 
     def output(self, status):
         """The items; those that are not done have this status."""
-        return [item if index in self.done else dict(item, status=status)
+        return [item if index in self.done else self.in_status(item, status)
                 for index, item in enumerate(self.items)]
+
+    @staticmethod
+    def in_status(item, status):
+        if item["type"] in NO_STATUS:
+            return item
+        return dict(item, status=CUT_STATUS.get(item["type"], status) if status == "incomplete" else status)
 
 
 def open_items_without_seal(output, done):

@@ -776,15 +776,27 @@ class GoldenTest(unittest.TestCase):
             with self.subTest(deltas=name):
                 self.assertEqual(repr(deltas), before)
 
+    @staticmethod
+    def without_call_ids(name):
+        return [ItemStart(delta.kind, {key: value for key, value in delta.fields.items() if key != "call_id"})
+                if delta.__class__ is ItemStart else delta for delta in DELTAS[name]]
+
+    def test_call_ids_of_the_backend_are_noted_for_the_chain(self):
+        for name, ids in (("shell", ["call_s"]), ("computer", ["call_x"]), ("hosted shell", [])):
+            made = assembler()
+            object_of(made, DELTAS[name])
+            with self.subTest(deltas=name):
+                self.assertEqual(made.call_ids, ids)
+
     def test_a_call_without_an_id_gets_one_that_is_noted_for_the_chain(self):
         for name in ("shell", "local shell", "apply patch", "computer"):
             made = assembler()
-            item, = object_of(made, DELTAS[name])["output"]
+            item, = object_of(made, self.without_call_ids(name))["output"]
             with self.subTest(deltas=name):
                 self.assertEqual(made.call_ids, [item["call_id"]])
                 self.assertTrue(item["call_id"].startswith("call_"))
         made = assembler()
-        call, output, _ = object_of(made, DELTAS["hosted shell"])["output"]
+        call, output, _ = object_of(made, self.without_call_ids("hosted shell"))["output"]
         self.assertEqual((output["call_id"], made.call_ids), (call["call_id"], []))
 
 

@@ -72,12 +72,12 @@ _MCP_LIST = item_deltas("mcp_list_tools", {"server_label": "notes", "tools": []}
 _MCP_CALL = item_deltas("mcp_call", {
     "server_label": "notes", "name": "find", "arguments": "", "output": None, "error": None, "approval_request_id": None},
     ["in_progress"] + _written("mcp_call_arguments", '{"q"', ':"tides"}') + ["completed"], {"output": "High at noon."})
-_SHELL_FIELDS = {"action": {"commands": [], "timeout_ms": None, "max_output_length": None}, "environment": None}
+_SHELL_FIELDS = {"call_id": "call_s", "action": {"commands": [], "timeout_ms": None, "max_output_length": None}, "environment": None}
 _SHELL = item_deltas("shell_call", _SHELL_FIELDS, [
     step for command in (("echo", " a"), ("echo", " b"))
     for step in [ItemUpdate("shell_call_command", "added")] + _written("shell_call_command", *command)])
 _SHELL_OUTPUT = [{"stdout": "a\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
-_SHELL_ANSWER = item_deltas("shell_call_output", {"output": [], "max_output_length": None}, [
+_SHELL_ANSWER = item_deltas("shell_call_output", {"call_id": "call_s", "output": [], "max_output_length": None}, [
     ItemUpdate("shell_call_output_content", "delta", {"command_index": 0, "delta": {"stdout": "a\n"}}),
     ItemUpdate("shell_call_output_content", "done", {"command_index": 0, "output": _SHELL_OUTPUT})],
     {"output": _SHELL_OUTPUT})
@@ -134,11 +134,11 @@ DELTAS = {
         "server_label": "notes", "name": "find", "arguments": "{}"}, []) + _END,
     "shell": _SHELL + _WAIT,
     "hosted shell": _SHELL + _SHELL_ANSWER + [TextDelta("Done.")] + _END,
-    "local shell": item_deltas("local_shell_call", {"action": {"type": "exec", "command": ["echo", "a"], "env": {}}}, [])
+    "local shell": item_deltas("local_shell_call", {"call_id": "call_l", "action": {"type": "exec", "command": ["echo", "a"], "env": {}}}, [])
     + _WAIT,
-    "apply patch": item_deltas("apply_patch_call", {"operation": {"type": "create_file", "path": "a", "diff": "+b\n"}}, [])
+    "apply patch": item_deltas("apply_patch_call", {"call_id": "call_p", "operation": {"type": "create_file", "path": "a", "diff": "+b\n"}}, [])
     + _WAIT,
-    "computer": item_deltas("computer_call", {"action": {"type": "screenshot"}, "pending_safety_checks": []}, [])
+    "computer": item_deltas("computer_call", {"call_id": "call_x", "action": {"type": "screenshot"}, "pending_safety_checks": []}, [])
     + _WAIT,
     "text, code, text": [TextDelta("Wait.")] + _CODE + [TextDelta("So.")] + _END,
     "length in code": _CODE[:4] + [Finish("length"), Usage(7, 3)],
