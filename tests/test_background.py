@@ -123,8 +123,9 @@ class OutputReader:
                 part["logprobs"] = part["logprobs"] + event["logprobs"]
 
     def output(self, status):
-        """The items; those that are not done have this status."""
-        return [item if index in self.done else dict(item, status=status)
+        """The items; those that are not done have this status, or failed where their schema knows no incomplete."""
+        return [item if index in self.done else dict(item, status="failed" if status == "incomplete" and item["type"]
+                                                     == "web_search_call" else status)
                 for index, item in enumerate(self.items)]
 
 
