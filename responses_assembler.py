@@ -113,7 +113,7 @@ class _OpenReasoning:
     def body(self, status):
         text = "".join(self.pieces)
         value = {"type": "reasoning", "id": self.id.decode("ascii"), "summary": []}
-        if self.raw:
+        if self.raw and text:
             value["content"] = [{"type": "reasoning_text", "text": text}]
         elif text:
             value["summary"] = [{"type": "summary_text", "text": text}]

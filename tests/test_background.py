@@ -140,7 +140,7 @@ class OutputReader:
                 part["logprobs"] = part["logprobs"] + event["logprobs"]
 
     def output(self, status):
-        """The items; those that are not done have this status."""
+        """The items; those that are not done have this status, or what their schema knows in its place."""
         return [item if index in self.done else self.in_status(item, status)
                 for index, item in enumerate(self.items)]
 
