@@ -68,7 +68,11 @@ class ConversationsApiMixin(Host):
         conversation = self._conversations_known(id)
         if after is not None or order == "asc":
             self._conversations_walks_all(conversation)
-        self.send_json(200, build_page(_all_items(conversation, order == "desc", self.breathe), limit, after))
+        page = build_page(_all_items(conversation, order == "desc", self.breathe), limit, after)
+        includes = self.query.get("include")
+        if includes:
+            page["data"] = [self.backend.included(item, includes) for item in page["data"]]
+        self.send_json(200, page)
 
     def conversations_items_create(self, id):
         check_includes(self.query)
@@ -87,7 +91,8 @@ class ConversationsApiMixin(Host):
 
     def conversations_items_retrieve(self, id, item_id):
         check_includes(self.query)
-        self.send_json(200, self._conversations_item(self._conversations_known(id), item_id))
+        item = self._conversations_item(self._conversations_known(id), item_id)
+        self.send_json(200, self.backend.included(item, self.query.get("include") or ()))
 
     def conversations_items_delete(self, id, item_id):
         def drop(conversation):

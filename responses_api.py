@@ -253,17 +253,19 @@ class ResponsesApiMixin(Host):
 
         may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
 
-        def items():
+        def walked():
             if kept is not None:
                 return kept
-            if parent is None:
-                return read.plain_items()
-            if not may_wait and parent.depth > LONG_CHAIN_TURNS:
+            before = [] if parent is None else list(iter_context(parent, own_output=True))
+            return before + read.plain_items()
+
+        def items():
+            if not may_wait and parent is not None and parent.depth > LONG_CHAIN_TURNS:
                 raise TakesLong()
-            return list(iter_context(parent, own_output=True, breathe=breathe)) + read.plain_items()
+            return walked()
 
         def messages():
-            found = items_to_messages(items())
+            found = items_to_messages(walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
         return GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,

@@ -242,10 +242,15 @@ def item_words(item, kind, path="input", strict=False):
         return item["role"], text, media
     if kind in _CALL_ITEMS:
         return "call", _read_call(item, kind, path), 0
+    if kind == "computer_call_output" and item.get("output").__class__ is dict:
+        screen = {key: value for key, value in item["output"].items() if key != "image_url"}
+        return "output", _opaque_text(screen), 1
     if kind in _OUTPUT_ITEMS:
         return "output", _check_output(item, kind, path), 0
     if kind == "reasoning" or kind == "compaction":
         return kind, _sealed_item_text(item, kind, path, strict), 0
+    if kind == "image_generation_call":     # a picture is no text, however long it is as base64
+        return kind, _opaque_text({key: value for key, value in item.items() if key not in ("id", "result")}), 1
     if kind in _OPAQUE_ITEMS:
         return kind, _opaque_text({key: value for key, value in item.items() if key != "id"}), 0
     raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an input item."
@@ -291,7 +296,7 @@ def has_call(parent, call_id, breathe):
         return False
     if breathe is None and parent.depth > LONG_CHAIN_TURNS:
         raise TakesLong()
-    return any(item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS
+    return any(item.get("call_id") == call_id and (item.get("type") in _CALL_ITEMS or item.get("type") in WAITING_CALLS)
                for item in iter_context(parent, True, True, breathe))
 
 

@@ -626,6 +626,14 @@ class BuiltinWireTest(BuiltinServerTest):
                             previous_response_id=second["id"])
         self.assertEqual([item["type"] for item in other["output"]], ["mcp_list_tools", "mcp_call", "message"])
 
+    def test_a_list_of_mcp_tools_is_found_far_back(self):
+        self.start_server(output_tokens=1)
+        last = self.create("mcp")
+        for _ in range(105):                # more than is walked on the loop
+            last = self.create(input="x", previous_response_id=last["id"])
+        again = self.create("mcp", previous_response_id=last["id"])
+        self.assertEqual([item["type"] for item in again["output"]], ["mcp_call", "message"])
+
     def test_an_approval_runs_the_call_that_was_asked_for(self):
         self.start_server()
         first = self.create("mcp", tool=MCP)
@@ -675,6 +683,27 @@ class BuiltinWireTest(BuiltinServerTest):
         response = self.create("web_search", conversation=conversation, include=INCLUDES)
         page = self.request("GET", "/v1/conversations/%s/items?order=asc" % conversation).json()
         self.assertEqual(page["data"][1:], response["output"])
+
+    def test_include_fills_the_items_of_a_conversation_as_well(self):
+        self.start_server()
+        conversation = self.request("POST", "/v1/conversations", {}).json()["id"]
+        response = self.create("file_search", conversation=conversation)
+        path, query = "/v1/conversations/%s/items" % conversation, "?include=file_search_call.results"
+        item = self.request("GET", "%s/%s%s" % (path, response["output"][0]["id"], query)).json()
+        self.assertEqual(item["results"], file_results(QUESTION))
+        self.assertIn(item, self.request("GET", path + query).json()["data"])
+        self.assertIn(response["output"][0], self.request("GET", path).json()["data"])
+
+    def test_pictures_count_as_pictures_and_not_as_text(self):
+        self.start_server()
+        picture = "A" * 400000
+        for item in ({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": picture},
+                     {"type": "computer_call_output", "call_id": "call_1", "output": {
+                         "type": "computer_screenshot", "image_url": "data:image/png;base64," + picture}}):
+            counted = self.request("POST", "/v1/responses/input_tokens", {"model": "m", "input": [item]}).json()
+            with self.subTest(item=item["type"]):
+                self.assertGreater(counted["input_tokens"], 20)
+                self.assertLess(counted["input_tokens"], 2000)
 
     def test_background_responses_have_them_too(self):
         self.start_server(itl_ms=1)
