@@ -619,6 +619,8 @@ class ResponseAssembler(Assembler):
 
     def words(self):
         """All that was said, in escaped pieces, what is still open included."""
+        if self._message is None and not self._calls:
+            return self.texts
         said = list(self.texts)
         if self._message is not None and self._message.escapes:
             said += self._message.escapes

@@ -144,7 +144,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.play = self.job = self.completion = None
         self.fault = None           # the message of the error that was answered
         self.status = 200
-        self.moved = False          # it took too long here: answer_request() is to be called on a worker
+        self.moved = False          # for a worker: set before answer_request() there, or by it elsewhere
 
     @property
     def query(self):
@@ -161,7 +161,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def answer_request(self):
         """Route and answer. Never raises: every fault becomes an envelope."""
-        if self.moved or self.wants_worker():
+        if self.moved:
             self.moved = False
             self.breathe = Breather()
         try:
