@@ -21,7 +21,7 @@ from responses_items import fit_items, items_to_messages, read_input
 from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
                                check_includes, conversation_locked)
 from runs import Completion
-from state.contract import LONG_CHAIN_TURNS, Node, iter_context
+from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 COMPACT_TOKENS = 200                # of a compaction's summary, at most
@@ -244,7 +244,7 @@ class ResponsesApiMixin(Host):
         room = self.settings.max_model_len - prompt_tokens
         if room < 1:
             if body.get("truncation") == "auto":
-                kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens)
+                kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens, bounded)
             elif bounded:
                 raise context_overflow(prompt_tokens, self.settings.max_model_len, "input")
             room = self.settings.max_model_len - prompt_tokens
@@ -272,7 +272,7 @@ class ResponsesApiMixin(Host):
                                    read.after_output, items),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
 
-    def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens):
+    def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens, bounded):
         """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
         if self.breathe is None:
             raise TakesLong()
@@ -286,7 +286,9 @@ class ResponsesApiMixin(Host):
         most = self.settings.max_model_len
         kept, tokens = fit_items(newest_first(), most - 1 - fixed_tokens, self.tokenizer)
         if not kept:
-            raise context_overflow(prompt_tokens, most, "input")
+            if bounded:
+                raise context_overflow(prompt_tokens, most, "input")
+            return None, prompt_tokens
         return kept, fixed_tokens + tokens
 
     # ---- nodes --------------------------------------------------------------------------------
@@ -298,10 +300,11 @@ class ResponsesApiMixin(Host):
         if not _RESPONSE_ID.match(id):
             raise invalid_value("previous_response_id", "Invalid 'previous_response_id': '%s' is no id of "
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
+        run = self.runs.get(id)         # before the store: one that ends now is in either
+        live = id in self.live_responses or run is not None and run.final is None
         node = self._responses_stored(id)
         if node is None:
-            run = self.runs.get(id)
-            if id in self.live_responses or run is not None and run.final is None:
+            if live:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
             raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
@@ -353,15 +356,17 @@ class ResponsesApiMixin(Host):
         run, replay = self.runs.get(id), None
         if run is None:
             replay = self._responses_node(id).replay
+        else:
+            replay = run.replay
         if replay is None and (run is None or not run.resumable):
             raise ApiError(400, "This response cannot be streamed: only those that were created with both "
                            "'background' and 'stream' can be resumed.", param="stream")
-        if run is not None:
+        if replay is None:
             self.send_events(run.log, after + 1, run.completion)
             return
         if self.breathe is None and len(replay) > self.settings.inline_body_bytes:
             raise TakesLong()
-        self.send_events(self.runs.log_of(replay), after + 1)
+        self.send_events(self.runs.log_of(id, replay), after + 1)
 
     def responses_delete(self, id):
         run = self.runs.get(id)
@@ -403,9 +408,12 @@ class ResponsesApiMixin(Host):
         try:
             run.turn.put(body, output_at, run.shadow_assembler(),
                          pack_events(run.log.events) if run.resumable else None)
-        except ApiError:
+        except Exception as exc:
             run.final = body                # it is not stored, but whoever polls learns of it here
-        self.runs.stopped(run)
+            if not isinstance(exc, ApiError):
+                self.log_exception()
+        finally:
+            self.runs.stopped(run)
         self.send_json(200, body)
 
     def _responses_await_end(self, run):
@@ -424,8 +432,9 @@ class ResponsesApiMixin(Host):
             node = self._responses_node(id)
         else:
             turn = run.turn
-            node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"")
-        if self.breathe is None and node.depth > LONG_CHAIN_TURNS and (after is not None or order == "asc"):
+            node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"",
+                        foreign_ids=turn.read.foreign_ids)
+        if self.breathe is None and is_long_walk(node, after is not None or order == "asc"):
             raise TakesLong()
         page = build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after)
         if self.query.get("include"):

@@ -108,7 +108,7 @@ def _stored_item(item, tail, number):
     # what a built-in tool's item has to say is null as well (no results, no environment)
     builtin = kind in _OPAQUE_ITEMS and kind != "reasoning" and kind != "compaction"
     for key, value in item.items():
-        if value is not None or builtin and key not in stored and key != "status":
+        if key != "id" and (value is not None or builtin and key not in stored and key != "status"):
             stored[key] = value
     return stored
 
@@ -338,7 +338,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         if kind == "item_reference":
             if breathe is None:             # it parses what the referenced turn stored, however much that is
                 raise TakesLong()
-            item, kind = _resolve_reference(item, store, path)
+            item, kind = _resolve_reference(item, store, path, name)
             foreign.append(item["id"])
         elif item.get("id") is not None:
             check_given_string(item["id"], path + ".id")
@@ -400,13 +400,13 @@ def _text_tokens(text, tokenizer, breathe):
     return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
 
 
-def _resolve_reference(item, store, path):
+def _resolve_reference(item, store, path, name):
     id = item.get("id")
     if id.__class__ is not str:
         raise missing_parameter(path + ".id")
     found = store.find_item(id)
     if found is None:
-        raise ApiError(404, "Item with id '%s' not found." % shown(id), param="input")
+        raise ApiError(404, "Item with id '%s' not found." % shown(id), param=name)
     return found, _item_type(found)
 
 

@@ -225,10 +225,10 @@ _SETTINGS_FLAGS = (
         ("log-bodies", None, "request bodies as well, at level debug; never keys"),
     )),
     ("state", (
-        ("max-responses", "N", "stored responses kept; the least recently used go first"),
+        ("max-responses", "N", "stored responses and chats kept, and as many conversations; the least recently used go first"),
         ("max-background", "N", "background responses in progress at once; more get 429"),
-        ("max-store-mb", "MB", "size of all stored responses together"),
-        ("store-ttl-s", "S", "age at which a stored response expires"),
+        ("max-store-mb", "MB", "size of all that is stored together"),
+        ("store-ttl-s", "S", "age at which a stored response or chat expires"),
     )),
     ("connections", (
         ("heartbeat-s", "S", "SSE comment whenever a stream has nothing due for so long; 0 is off"),

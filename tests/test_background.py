@@ -240,7 +240,7 @@ class EventLogTest(unittest.TestCase):
         for keeps in (True, False):
             log = EventLog(self.player, keeps)
             log.send(b"event: a\ndata: {}\n\n")
-            self.assertEqual(log.end(), 1)
+            log.end()
             self.assertEqual(log.send(b"event: b\ndata: {}\n\n"), 19)
             self.assertEqual((log.count, len(log.events)), (1, int(keeps)))
 
@@ -267,9 +267,19 @@ class ReplayTest(unittest.TestCase):
     def test_a_replay_without_events_is_over_too(self):
         # cancelled before its first event was out: a watcher must not wait for ever
         runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
-        for events in ([], [b"event: a\ndata: {}\n\n"]):
-            log = runs.log_of(pack_events(events))
+        for id, events in (("resp_1", []), ("resp_2", [b"event: a\ndata: {}\n\n"])):
+            log = runs.log_of(id, pack_events(events))
             self.assertEqual((log.events, log.over), (events, True))
+
+
+    def test_all_who_watch_one_at_a_time_share_its_log(self):
+        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
+        packed = pack_events([b"event: a\ndata: {}\n\n"])
+        log = runs.log_of("resp_1", packed)
+        self.assertIs(runs.log_of("resp_1", packed), log)
+        gone = weakref.ref(log)
+        del log
+        self.assertIsNone(gone(), "nobody watches it any more")
 
 
 class LogStepsTest(PlayerTest):
