@@ -233,6 +233,22 @@ class Store:
         """The stored item with this id as a dict, or None."""
         raise NotImplementedError
 
+    def begin_running(self, id, body, input, parent):
+        """A background response begins here. body: its object as queued; input: as a Node's. For stores that
+        other servers read."""
+
+    def running(self, id):
+        """A background response that some server on this store is generating: an object with id, body,
+        input, parent and `ours`, whether it is this one; or None."""
+
+    def forget_running(self, id):
+        """A background response of this server ended without being put."""
+
+    def flush(self):
+        """Make durable what was put since the last flush: called before an answer that tells of it.
+
+        Raises ApiError when it cannot; then nothing of it was kept."""
+
     def sweep(self, budget):
         """Drop at most `budget` expired nodes; how many went."""
         raise NotImplementedError

@@ -1,0 +1,711 @@
+"""The store on disk: nodes and conversations in one SQLite file, which several servers may share.
+
+What is put becomes durable with flush(), which commits all that came since the last one: whoever
+answers a request calls it before the answer leaves. Write-ahead log: readers never wait for writers,
+and what was committed survives the end of the process, however it ends.
+"""
+import json
+import os
+import threading
+import time
+from contextlib import contextmanager
+
+from api_common import ApiError
+from state.contract import Conversation, Node, Store, StoreFull, item_response_id
+
+STORE_VERSION = 2
+_APPLICATION_ID = 0x6D747274        # "mtrt": whose file it is, in its head
+LEASE_S = 10.0                      # what a server holds is free this long after its last word
+BUSY_TIMEOUT_S = 5.0                # how long another process's commit is waited for
+_ADDRESSABLE, _TOMBSTONE, _HIDDEN = 0, 1, 2
+
+_SCHEMA_1 = """
+CREATE TABLE nodes (
+    n INTEGER PRIMARY KEY, id TEXT NOT NULL, parent INTEGER, tree INTEGER NOT NULL, created REAL NOT NULL,
+    used REAL NOT NULL, body BLOB NOT NULL, out_from INTEGER NOT NULL, out_to INTEGER NOT NULL, input BLOB NOT NULL,
+    tokens INTEGER NOT NULL, hash BLOB NOT NULL, open_calls TEXT, calls INTEGER NOT NULL, depth INTEGER NOT NULL,
+    state INTEGER NOT NULL, drops TEXT, about TEXT, size INTEGER NOT NULL, children INTEGER NOT NULL);
+CREATE UNIQUE INDEX nodes_id ON nodes (id);
+CREATE INDEX nodes_used ON nodes (used) WHERE state = 0;
+CREATE INDEX nodes_created ON nodes (created) WHERE state = 0;
+CREATE INDEX nodes_tree ON nodes (tree);
+CREATE INDEX nodes_chats ON nodes (n) WHERE about IS NOT NULL;
+CREATE TABLE foreign_ids (item TEXT NOT NULL, node INTEGER NOT NULL);
+CREATE INDEX foreign_items ON foreign_ids (item);
+CREATE INDEX foreign_nodes ON foreign_ids (node);
+CREATE TABLE conversations (
+    id TEXT PRIMARY KEY, created REAL NOT NULL, used REAL NOT NULL, metadata TEXT NOT NULL, head INTEGER,
+    tree INTEGER NOT NULL, size INTEGER NOT NULL);
+CREATE INDEX conversations_used ON conversations (used);
+CREATE INDEX conversations_tree ON conversations (tree);
+CREATE TABLE trees (t INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, refs INTEGER NOT NULL, used REAL NOT NULL);
+CREATE INDEX trees_used ON trees (used);
+CREATE TABLE totals (
+    responses INTEGER NOT NULL, conversations INTEGER NOT NULL, tombstones INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    evicted INTEGER NOT NULL, expired INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0, 0, 0, 0, 0);
+"""
+
+# What each version adds to the one before.
+_UPGRADES = {
+    2: """
+ALTER TABLE nodes ADD COLUMN background INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE nodes ADD COLUMN replay BLOB;
+ALTER TABLE conversations ADD COLUMN owner TEXT;
+ALTER TABLE conversations ADD COLUMN lease REAL;
+CREATE TABLE running (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, lease REAL NOT NULL, created REAL NOT NULL, body BLOB NOT NULL,
+    input BLOB NOT NULL, parent INTEGER);
+""",
+}
+
+_NODE_COLUMNS = ("n, id, parent, created, body, out_from, out_to, input, tokens, hash, open_calls, calls, depth, state, "
+                 "drops, about, background, replay")
+
+
+class StoreBroken(ApiError):
+    """The file cannot be read or written now."""
+
+    def __init__(self, reason):
+        super().__init__(503, "The store cannot be used now: %s." % reason, type="server_error")
+
+
+class StoreUnusable(ValueError):
+    """The file cannot be a store: said at the start, in one line."""
+
+
+class _DiskNode(Node):
+    """A node from the file: its parent and its foreign ids are read when somebody asks."""
+
+    __slots__ = ("number", "_store", "_parent", "_parent_number", "_foreign")
+
+    @property
+    def parent(self):
+        if self._parent is None and self._parent_number is not None:
+            self._parent = self._store.node_by_number(self._parent_number)
+        return self._parent
+
+    @parent.setter
+    def parent(self, node):
+        self._parent = node
+
+    @property
+    def foreign_ids(self):
+        if self._foreign is None:
+            self._foreign = self._store.foreign_ids(self.number)
+        return self._foreign
+
+    @foreign_ids.setter
+    def foreign_ids(self, ids):
+        self._foreign = None
+
+
+class RunningResponse:
+    """A background response that some server is generating. body: its object as queued, bytes.
+
+    ours: whether this process is that server. input, parent: as a Node's."""
+
+    __slots__ = ("id", "body", "input", "parent", "ours")
+
+    def __init__(self, id, body, input, parent, ours):
+        self.id = id
+        self.body = body
+        self.input = input
+        self.parent = parent
+        self.ours = ours
+
+
+def open_database(path, sync="normal", timeout_s=BUSY_TIMEOUT_S):
+    """A connection to a store's file, which is made or brought to this version when needed.
+
+    Raises StoreUnusable with one clear line for what is no store, or cannot be one here.
+    """
+    try:
+        import sqlite3
+    except ImportError:
+        raise StoreUnusable("--store sqlite: this Python was built without sqlite3")
+    try:
+        db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False,
+                             cached_statements=256)
+    except sqlite3.Error as exc:
+        raise StoreUnusable("--store %s: %s" % (path, exc))
+    try:
+        _prepare_database(db, path, sync)
+    except sqlite3.Error as exc:
+        db.close()
+        raise StoreUnusable("--store %s: %s" % (path, exc))
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare_database(db, path, sync):
+    found, version = (db.execute("PRAGMA " + name).fetchone()[0] for name in ("application_id", "user_version"))
+    empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not empty and found != _APPLICATION_ID:
+        raise StoreUnusable("--store %s: this is a database of another program" % path)
+    if version > STORE_VERSION:
+        raise StoreUnusable("--store %s: version %d of a newer mockturtle; this one knows up to %d"
+                            % (path, version, STORE_VERSION))
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = %s" % ("FULL" if sync == "full" else "NORMAL"))
+    db.execute("PRAGMA cache_size = -8000")         # KB
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.execute("BEGIN IMMEDIATE")                   # also finds out what cannot be written
+    try:
+        if empty and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            _run_script(db, _SCHEMA_1)
+            db.execute("PRAGMA application_id = %d" % _APPLICATION_ID)
+            version = 1
+        else:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+        for number in range(version + 1, STORE_VERSION + 1):
+            _run_script(db, _UPGRADES[number])
+        db.execute("PRAGMA user_version = %d" % STORE_VERSION)
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _run_script(db, script):
+    for statement in script.split(";"):
+        if statement.strip():
+            db.execute(statement)
+
+
+def network_file_system(path):
+    """The kind of network file system that a path lies on, or None; known on Linux only."""
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
+            points = [line.split()[1:3] for line in mounts]
+    except OSError:
+        return None
+    real = os.path.realpath(path)
+    best = max((point for point in points if (real + "/").startswith(point[0].rstrip("/") + "/")),
+               key=lambda point: len(point[0]), default=("/", ""))
+    kind = best[1]
+    return kind if kind.startswith(("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph")) else None
+
+
+class SqliteStore(Store):
+    """path: the file. sync: "normal" survives the process's end, "full" the machine's too. log(level,
+    message). Bounds as in MemoryStore. May be called from any thread; one at a time works on the file."""
+
+    blocking = True
+
+    def __init__(self, path, max_responses=10000, max_bytes=256 * 1024 * 1024, ttl_s=86400.0, wall=time.time,
+                 sync="normal", log=None, busy_timeout_s=BUSY_TIMEOUT_S):
+        self._db = open_database(path, sync, busy_timeout_s)
+        import sqlite3
+        self._error = sqlite3.Error
+        self._max_responses = max_responses
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._wall = wall
+        self._log = log or (lambda level, message: None)
+        self._lock = threading.RLock()      # guards the connection and all below
+        self._open = False                  # a transaction has begun
+        self._broken = None                 # what spoiled the transaction that is open
+        self._used = {}                     # node number -> when it was read last, not written yet
+        self._used_conversations = {}       # id -> the same
+        self._last_used = 0.0
+        self._owner = os.urandom(8).hex()   # this process's token
+        self._claims = set()                # conversations that this process holds
+        self._running = set()               # ids of its background responses
+        self._renewed_s = 0.0
+        self._told_broken = False
+
+    # ---- transactions -------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self):
+        with self._lock:
+            try:
+                yield self._db
+            except self._error as exc:
+                raise self._broke(exc)
+
+    @contextmanager
+    def _writing(self):
+        """Inside the open transaction, in a savepoint of its own: all of it or nothing."""
+        with self._lock:
+            db = self._db
+            try:
+                if self._broken is not None:
+                    raise self._broken
+                if not self._open:
+                    db.execute("BEGIN IMMEDIATE")
+                    self._open = True
+                db.execute("SAVEPOINT one")
+                try:
+                    yield db
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK TO one")
+                        db.execute("RELEASE one")
+                    raise
+                db.execute("RELEASE one")
+            except self._error as exc:
+                if self._open and not db.in_transaction:
+                    self._broken = exc      # a full disk may undo the whole transaction
+                raise self._broke(exc)
+
+    def _broke(self, exc):
+        if not self._told_broken:
+            self._told_broken = True
+            self._log("error", "the store: %s; answers that need it are 503 until it works again" % exc)
+        return StoreBroken(str(exc).split("\n")[0][:100])
+
+    def flush(self):
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            broken, self._broken = self._broken, None
+            try:
+                if broken is not None:
+                    raise broken
+                self._db.execute("COMMIT")
+                self._told_broken = False
+            except self._error as exc:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise self._broke(exc)
+
+    # ---- nodes --------------------------------------------------------------------------------
+
+    def _node(self, row):
+        (number, id, parent, created, body, out_from, out_to, input, tokens, hash, open_calls, calls, depth, state,
+         drops, about, background, replay) = row
+        node = _DiskNode(id, None, created, body, (out_from, out_to), input, tokens, hash,
+                         frozenset(json.loads(open_calls)) if open_calls else frozenset(), (), calls,
+                         state == _HIDDEN, tuple(json.loads(drops)) if drops else (), bool(background), replay,
+                         json.loads(about) if about else None)
+        node.number = number
+        node.depth = depth
+        node.addressable = state == _ADDRESSABLE
+        node._store, node._parent_number = self, parent
+        return node
+
+    def foreign_ids(self, number):
+        """The item ids of a node's input that were not made for it."""
+        with self._reading() as db:
+            return tuple(item for item, in db.execute(
+                "SELECT item FROM foreign_ids WHERE node = ? ORDER BY rowid", (number,)))
+
+    def _tick(self):
+        """The time for `used`, never the same twice, so that it orders."""
+        self._last_used = max(self._wall(), self._last_used + 1e-5)
+        return self._last_used
+
+    def _select(self, where, *values):
+        row = self._db.execute("SELECT %s FROM nodes WHERE %s" % (_NODE_COLUMNS, where), values).fetchone()
+        return self._node(row) if row is not None else None
+
+    def node_by_number(self, number):
+        """A node of a chain, tombstones and hidden ones too."""
+        with self._reading():
+            return self._select("n = ?", number)
+
+    def get(self, id):
+        if not _is_text(id):
+            return None
+        with self._reading():
+            node = self._select("id = ? AND state = 0", id)
+            if node is None:
+                return None
+            if node.created_s + self._ttl_s > self._wall():
+                self._used[node.number] = self._tick()
+                return node
+        self.delete(id)
+        return None
+
+    def put(self, node, conversation=None):
+        with self._writing() as db:
+            held = None
+            if conversation is not None:
+                held = db.execute("SELECT head, tree FROM conversations WHERE id = ?", (conversation,)).fetchone()
+            if node.hidden and held is None:
+                return
+            parent, tree = self._place(db, node)
+            if tree is None and held is not None:
+                tree = held[1]
+            self._check_room(db, node.size_bytes, tree)
+            number = self._insert(db, node, parent, tree, _HIDDEN if node.hidden else _ADDRESSABLE)
+            db.execute("DELETE FROM running WHERE id = ?", (node.id,))
+            self._running.discard(node.id)
+            if held is not None:
+                self._move_head(db, conversation, held[0], number)
+            self._keep_bounds(db)
+
+    def _place(self, db, node):
+        """(number of a node's parent, its tree); a parent that was freed meanwhile is taken in again."""
+        parent = node.parent
+        if parent is None:
+            return None, None
+        row = db.execute("SELECT n, tree FROM nodes WHERE id = ?", (parent.id,)).fetchone()
+        if row is not None:
+            return row
+        above, tree = self._place(db, parent)
+        number = self._insert(db, parent, above, tree, _HIDDEN if parent.hidden else _TOMBSTONE)
+        return number, db.execute("SELECT tree FROM nodes WHERE n = ?", (number,)).fetchone()[0]
+
+    def _insert(self, db, node, parent, tree, state):
+        now = self._tick()
+        if tree is None:
+            tree = self._new_tree(db)
+        cursor = db.execute(
+            "INSERT INTO nodes (id, parent, tree, created, used, body, out_from, out_to, input, tokens, hash, "
+            "open_calls, calls, depth, state, drops, about, size, children, background, replay) VALUES "
+            "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
+            (node.id, parent, tree, node.created_s, now, node.body, node.output_at[0], node.output_at[1],
+             node.input, node.total_tokens, node.prefix_hash,
+             json.dumps(sorted(node.open_calls)) if node.open_calls else None, node.calls, node.depth, state,
+             json.dumps(node.drops) if node.drops else None, json.dumps(node.about) if node.about is not None else None,
+             node.size_bytes, node.background, node.replay))
+        number = cursor.lastrowid
+        db.execute("UPDATE trees SET bytes = bytes + ?, refs = refs + 1, used = ? WHERE t = ?",
+                   (node.size_bytes, now, tree))
+        if parent is not None:
+            db.execute("UPDATE nodes SET children = children + 1 WHERE n = ?", (parent,))
+        for item in node.foreign_ids:
+            db.execute("INSERT INTO foreign_ids VALUES (?, ?)", (_storable(item), number))
+        self._count(db, responses=state == _ADDRESSABLE, tombstones=state == _TOMBSTONE, bytes=node.size_bytes)
+        return number
+
+    def _new_tree(self, db):
+        return db.execute("INSERT INTO trees (bytes, refs, used) VALUES (0, 0, ?)", (self._tick(),)).lastrowid
+
+    def _leave_tree(self, db, tree, size):
+        """A node or a conversation has gone from a tree, which goes with its last."""
+        db.execute("UPDATE trees SET bytes = bytes - ?, refs = refs - 1 WHERE t = ?", (size, tree))
+        db.execute("DELETE FROM trees WHERE t = ? AND refs = 0", (tree,))
+
+    def _count(self, db, responses=0, conversations=0, tombstones=0, bytes=0, evicted=0, expired=0):
+        db.execute("UPDATE totals SET responses = responses + ?, conversations = conversations + ?, "
+                   "tombstones = tombstones + ?, bytes = bytes + ?, evicted = evicted + ?, expired = expired + ?",
+                   (responses, conversations, tombstones, bytes, evicted, expired))
+
+    def _check_room(self, db, size, tree):
+        needed = size
+        if tree is not None:
+            needed += db.execute("SELECT bytes FROM trees WHERE t = ?", (tree,)).fetchone()[0]
+        if needed > self._max_bytes:
+            raise StoreFull("This and its chain need %d bytes, more than the store may hold (%d)."
+                            % (needed, self._max_bytes))
+
+    def replace(self, node):
+        with self._writing() as db:
+            row = db.execute("SELECT n, size, tree FROM nodes WHERE id = ? AND state = 0", (node.id,)).fetchone()
+            if row is None:
+                return False
+            self._check_room(db, node.size_bytes, None)
+            db.execute("UPDATE nodes SET body = ?, out_from = ?, out_to = ?, about = ?, size = ? WHERE n = ?",
+                       (node.body, node.output_at[0], node.output_at[1], json.dumps(node.about), node.size_bytes, row[0]))
+            db.execute("UPDATE trees SET bytes = bytes + ? WHERE t = ?", (node.size_bytes - row[1], row[2]))
+            self._count(db, bytes=node.size_bytes - row[1])
+            self._keep_bounds(db)
+            return True
+
+    def chats(self):
+        with self._reading() as db:
+            rows = db.execute("SELECT %s FROM nodes WHERE about IS NOT NULL AND state = 0 AND created > ? ORDER BY n"
+                              % _NODE_COLUMNS, (self._wall() - self._ttl_s,)).fetchall()
+            return [self._node(row) for row in rows]
+
+    def delete(self, id):
+        if not _is_text(id):
+            return False
+        with self._writing() as db:
+            row = db.execute("SELECT n, created FROM nodes WHERE id = ? AND state = 0", (id,)).fetchone()
+            if row is None:
+                return False
+            expired = row[1] + self._ttl_s <= self._wall()
+            self._remove(db, row[0])
+            if expired:
+                self._count(db, expired=1)
+            return not expired
+
+    def find_item(self, id):
+        if not _is_text(id):
+            return None
+        with self._reading() as db:
+            made_by = item_response_id(id)
+            node = self._select("id = ? AND state != 1", made_by) if made_by else None
+            if node is None:
+                row = db.execute("SELECT f.node FROM foreign_ids f JOIN nodes n ON n.n = f.node WHERE f.item = ? AND "
+                                 "n.state != 1 ORDER BY f.rowid DESC LIMIT 1", (id,)).fetchone()
+                node = self._select("n = ?", row[0]) if row is not None else None
+            if node is None or not node.hidden and node.created_s + self._ttl_s <= self._wall():
+                return None
+        for items in (node.output_items(), node.input_items()):
+            for item in items:
+                if item.get("id") == id:
+                    return item
+        return None
+
+    # ---- bounds -------------------------------------------------------------------------------
+
+    def _keep_bounds(self, db):
+        while True:
+            responses, conversations, size = db.execute(
+                "SELECT responses, conversations, bytes FROM totals").fetchone()
+            if responses > self._max_responses:
+                self._write_used(db)
+                for number, in db.execute("SELECT n FROM nodes WHERE state = 0 ORDER BY used, n LIMIT ?",
+                                          (responses - self._max_responses,)).fetchall():
+                    self._remove(db, number)
+                    self._count(db, evicted=1)
+            elif conversations > self._max_responses:
+                self._write_used(db)
+                id, = db.execute("SELECT id FROM conversations ORDER BY used, rowid LIMIT 1").fetchone()
+                self._drop_conversation(db, id)
+                self._count(db, evicted=1)
+            elif size > self._max_bytes:
+                self._evict_tree(db)
+            else:
+                return
+
+    def _evict_tree(self, db):
+        """The least recently used chain goes whole, with the conversations on it."""
+        self._write_used(db)
+        tree, = db.execute("SELECT t FROM trees ORDER BY used, t LIMIT 1").fetchone()
+        gone = 0
+        for id, in db.execute("SELECT id FROM conversations WHERE tree = ?", (tree,)).fetchall():
+            self._drop_conversation(db, id)
+            gone += 1
+        for number, in db.execute("SELECT n FROM nodes WHERE tree = ? AND state = 0", (tree,)).fetchall():
+            self._remove(db, number)
+            gone += 1
+        self._count(db, evicted=gone)
+
+    def _remove(self, db, number):
+        """Make a node unaddressable, and free it if nothing follows it."""
+        db.execute("UPDATE nodes SET state = 1, about = NULL WHERE n = ?", (number,))
+        db.execute("DELETE FROM foreign_ids WHERE node = ?", (number,))
+        self._count(db, responses=-1, tombstones=1)
+        self._free(db, number)
+
+    def _free(self, db, number):
+        """Free a node that nobody can reach, and the ancestors that it alone kept."""
+        while number is not None:
+            row = db.execute("SELECT parent, state, children, size, tree FROM nodes WHERE n = ?", (number,)).fetchone()
+            if row is None or row[2] or row[1] == _ADDRESSABLE:
+                return
+            parent, state, _, size, tree = row
+            db.execute("DELETE FROM nodes WHERE n = ?", (number,))
+            if state == _HIDDEN:
+                db.execute("DELETE FROM foreign_ids WHERE node = ?", (number,))
+            self._leave_tree(db, tree, size)
+            self._count(db, tombstones=-(state == _TOMBSTONE), bytes=-size)
+            if parent is not None:
+                db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (parent,))
+            number = parent
+
+    def _write_used(self, db):
+        used, self._used = self._used, {}
+        talked, self._used_conversations = self._used_conversations, {}
+        for id, when in talked.items():
+            db.execute("UPDATE conversations SET used = max(used, ?) WHERE id = ?", (when, id))
+            db.execute("UPDATE trees SET used = max(used, ?) WHERE t = (SELECT tree FROM conversations WHERE id = ?)",
+                       (when, id))
+        for number, when in used.items():
+            db.execute("UPDATE nodes SET used = max(used, ?) WHERE n = ?", (when, number))
+            db.execute("UPDATE trees SET used = max(used, ?) WHERE t = (SELECT tree FROM nodes WHERE n = ?)",
+                       (when, number))
+
+    def sweep(self, budget):
+        """Drop expired nodes, and say that what this process holds is still held."""
+        now = self._wall()
+        with self._lock:
+            if self._claims or self._running:
+                if now - self._renewed_s >= LEASE_S / 5:
+                    self._renew(now)
+            with self._reading() as db:
+                due = db.execute("SELECT n FROM nodes WHERE state = 0 AND created <= ? ORDER BY created LIMIT ?",
+                                 (now - self._ttl_s, budget)).fetchall()
+            if due or len(self._used) + len(self._used_conversations) > 1000:
+                with self._writing() as db:
+                    self._write_used(db)
+                    for number, in due:
+                        self._remove(db, number)
+                    self._count(db, expired=len(due))
+        return len(due)
+
+    def _renew(self, now):
+        with self._writing() as db:
+            db.execute("UPDATE conversations SET lease = ? WHERE owner LIKE ?", (now + LEASE_S, self._owner + ":%"))
+            db.execute("UPDATE running SET lease = ? WHERE owner = ?", (now + LEASE_S, self._owner))
+            self._renewed_s = now
+
+    def stats(self):
+        with self._reading() as db:
+            row = db.execute("SELECT responses, conversations, tombstones, bytes, evicted, expired FROM totals").fetchone()
+            return dict(zip(("responses", "conversations", "tombstones", "bytes", "evicted", "expired"), row))
+
+    # ---- conversations ------------------------------------------------------------------------
+
+    def create_conversation(self, conversation):
+        with self._writing() as db:
+            head, size = conversation.head, conversation.size_bytes()
+            self._check_room(db, size + (head.size_bytes if head is not None else 0), None)
+            tree = self._new_tree(db)
+            number = self._insert(db, head, None, tree, _HIDDEN) if head is not None else None
+            db.execute("INSERT INTO conversations (id, created, used, metadata, head, tree, size) VALUES "
+                       "(?, ?, ?, ?, ?, ?, ?)", (conversation.id, conversation.created_s, self._tick(),
+                                                 json.dumps(conversation.metadata), number, tree, size))
+            db.execute("UPDATE trees SET bytes = bytes + ?, refs = refs + 1 WHERE t = ?", (size, tree))
+            if number is not None:
+                db.execute("UPDATE nodes SET children = children + 1 WHERE n = ?", (number,))
+            self._count(db, conversations=1, bytes=size)
+            self._keep_bounds(db)
+
+    def conversation(self, id):
+        if not _is_text(id):
+            return None
+        with self._reading() as db:
+            conversation = self._read_conversation(db, id)
+            if conversation is not None:
+                self._used_conversations[id] = self._tick()
+            return conversation
+
+    def _read_conversation(self, db, id):
+        row = db.execute("SELECT created, metadata, head, owner, lease FROM conversations WHERE id = ?",
+                         (id,)).fetchone()
+        if row is None:
+            return None
+        created, metadata, head, owner, lease = row
+        conversation = Conversation(id, created, json.loads(metadata),
+                                    self._select("n = ?", head) if head is not None else None)
+        if owner is not None and lease > self._wall():
+            conversation.owner = owner.partition(":")[2]
+        return conversation
+
+    def describe_conversation(self, id, metadata):
+        with self._writing() as db:
+            conversation = self._read_conversation(db, id) if _is_text(id) else None
+            if conversation is not None:
+                grown = -conversation.size_bytes()
+                conversation.metadata = metadata
+                grown += conversation.size_bytes()
+                db.execute("UPDATE conversations SET metadata = ?, size = size + ?, used = ? WHERE id = ?",
+                           (json.dumps(metadata), grown, self._tick(), id))
+                db.execute("UPDATE trees SET bytes = bytes + ?, used = ? WHERE t = (SELECT tree FROM conversations WHERE "
+                           "id = ?)", (grown, self._tick(), id))
+                self._count(db, bytes=grown)
+                self._keep_bounds(db)
+            return conversation
+
+    def delete_conversation(self, id):
+        if not _is_text(id):
+            return False
+        with self._writing() as db:
+            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (id,)).fetchone() is None:
+                return False
+            self._drop_conversation(db, id)
+            return True
+
+    def _drop_conversation(self, db, id):
+        head, size, tree = db.execute("SELECT head, size, tree FROM conversations WHERE id = ?", (id,)).fetchone()
+        db.execute("DELETE FROM conversations WHERE id = ?", (id,))
+        self._count(db, conversations=-1, bytes=-size)
+        self._claims.discard(id)
+        if head is not None:
+            db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (head,))
+            self._free(db, head)
+        self._leave_tree(db, tree, size)
+
+    def _move_head(self, db, conversation, old, number):
+        db.execute("UPDATE conversations SET head = ?, used = ? WHERE id = ?", (number, self._tick(), conversation))
+        db.execute("UPDATE nodes SET children = children + 1 WHERE n = ?", (number,))
+        if old is not None:
+            db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (old,))
+            self._free(db, old)
+
+    def claim_conversation(self, id, owner):
+        if not _is_text(id):
+            return None
+        with self._writing() as db:
+            conversation = self._read_conversation(db, id)
+            if conversation is not None and conversation.owner is None:
+                db.execute("UPDATE conversations SET owner = ?, lease = ?, used = ? WHERE id = ?",
+                           ("%s:%s" % (self._owner, owner), self._wall() + LEASE_S, self._tick(), id))
+                conversation.owner = owner
+                self._claims.add(id)
+            return conversation
+
+    def release_conversation(self, id, owner):
+        with self._writing() as db:
+            db.execute("UPDATE conversations SET owner = NULL, lease = NULL WHERE id = ? AND owner = ?",
+                       (id, "%s:%s" % (self._owner, owner)))
+            self._claims.discard(id)
+
+    # ---- background responses, which any server on this file can see -------------------------------
+
+    def begin_running(self, id, body, input, parent):
+        with self._writing() as db:
+            number, _ = self._place(db, Node(id, parent, 0.0, b"", (0, 0), b"", 0, b""))
+            db.execute("INSERT INTO running VALUES (?, ?, ?, ?, ?, ?, ?)",
+                       (id, self._owner, self._wall() + LEASE_S, self._wall(), body, input, number))
+            self._running.add(id)
+
+    def running(self, id):
+        if not _is_text(id):
+            return None
+        with self._reading() as db:
+            row = db.execute("SELECT owner, lease, body, input, parent, created FROM running WHERE id = ?",
+                             (id,)).fetchone()
+            if row is None:
+                return None
+            owner, lease, body, input, number, created = row
+            parent = self._select("n = ?", number) if number is not None else None
+            if owner == self._owner or lease > self._wall():
+                return RunningResponse(id, body, input, parent, owner == self._owner)
+        self._fail_orphan(id, body, input, parent, created)
+        return None
+
+    def _fail_orphan(self, id, body, input, parent, created):
+        """The server that was generating it has gone: it failed, and is a node like any other."""
+        value = json.loads(body)
+        value.update(status="failed", error={"code": "server_error", "message": "The server that was generating this "
+                                             "response has gone."})
+        output = value.pop("output")
+        text = json.dumps(value, separators=(",", ":")).encode("ascii")[:-1] + b',"output":'
+        told = json.dumps(output, separators=(",", ":")).encode("ascii")
+        tokens = parent.total_tokens if parent is not None else 0
+        self.put(Node(id, parent, created, text + told + b"}", (len(text), len(text) + len(told)), input, tokens,
+                      b"orphan" + id.encode("ascii"), background=True))
+
+    def forget_running(self, id):
+        with self._writing() as db:
+            db.execute("DELETE FROM running WHERE id = ? AND owner = ?", (id, self._owner))
+            self._running.discard(id)
+
+    def close(self):
+        with self._lock:
+            try:
+                if self._open:
+                    self._db.execute("COMMIT")
+                    self._open = False
+                # what this process held is free at once, not when its lease ends
+                self._db.execute("UPDATE conversations SET owner = NULL, lease = NULL WHERE owner LIKE ?",
+                                 (self._owner + ":%",))
+                self._db.execute("UPDATE running SET lease = 0 WHERE owner = ?", (self._owner,))
+            except self._error as exc:
+                self._log("error", "the store could not be closed in order: %s" % exc)
+            self._db.close()
+
+
+def _is_text(id):
+    """Half a surrogate pair is no id, and SQLite takes none."""
+    try:
+        id.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _storable(text):
+    return text.encode("utf-8", "replace").decode("utf-8")
