@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 
 from api_common import ApiError
@@ -77,7 +78,7 @@ class StoreUnusable(ValueError):
 class _DiskNode(Node):
     """A node from the file: its parent and its foreign ids are read when somebody asks."""
 
-    __slots__ = ("number", "_store", "_parent", "_parent_number", "_foreign")
+    __slots__ = ("number", "_store", "_parent", "_parent_number", "_foreign", "__weakref__")
 
     @property
     def parent(self):
@@ -210,6 +211,7 @@ class SqliteStore(Store):
         self._broken = None                 # what spoiled the transaction that is open
         self._used = {}                     # node number -> when it was read last, not written yet
         self._used_conversations = {}       # id -> the same
+        self._alive = weakref.WeakValueDictionary()     # number -> a node that somebody holds
         self._last_used = 0.0
         self._owner = os.urandom(8).hex()   # this process's token
         self._claims = set()                # conversations that this process holds
@@ -287,6 +289,7 @@ class SqliteStore(Store):
         node.depth = depth
         node.addressable = state == _ADDRESSABLE
         node._store, node._parent_number = self, parent
+        self._alive[number] = node
         return node
 
     def foreign_ids(self, number):
@@ -341,16 +344,20 @@ class SqliteStore(Store):
             self._keep_bounds(db)
 
     def _place(self, db, node):
-        """(number of a node's parent, its tree); a parent that was freed meanwhile is taken in again."""
-        parent = node.parent
-        if parent is None:
-            return None, None
-        row = db.execute("SELECT n, tree FROM nodes WHERE id = ?", (parent.id,)).fetchone()
-        if row is not None:
-            return row
-        above, tree = self._place(db, parent)
-        number = self._insert(db, parent, above, tree, _HIDDEN if parent.hidden else _TOMBSTONE)
-        return number, db.execute("SELECT tree FROM nodes WHERE n = ?", (number,)).fetchone()[0]
+        """(number of a node's parent, its tree); ancestors that were freed meanwhile are taken in again."""
+        lost, parent, row = [], node.parent, None
+        while parent is not None:
+            row = db.execute("SELECT n, tree FROM nodes WHERE id = ?", (parent.id,)).fetchone()
+            if row is not None:
+                break
+            lost.append(parent)
+            parent = parent.parent
+        number, tree = row or (None, None)
+        for parent in reversed(lost):
+            if tree is None:
+                tree = self._new_tree(db)
+            number = self._insert(db, parent, number, tree, _HIDDEN if parent.hidden else _TOMBSTONE)
+        return number, tree
 
     def _insert(self, db, node, parent, tree, state):
         now = self._tick()
@@ -402,9 +409,12 @@ class SqliteStore(Store):
             if row is None:
                 return False
             self._check_room(db, node.size_bytes, None)
-            db.execute("UPDATE nodes SET body = ?, out_from = ?, out_to = ?, about = ?, size = ? WHERE n = ?",
-                       (node.body, node.output_at[0], node.output_at[1], json.dumps(node.about), node.size_bytes, row[0]))
-            db.execute("UPDATE trees SET bytes = bytes + ? WHERE t = ?", (node.size_bytes - row[1], row[2]))
+            now = self._tick()
+            db.execute("UPDATE nodes SET body = ?, out_from = ?, out_to = ?, about = ?, size = ?, used = ? WHERE n = ?",
+                       (node.body, node.output_at[0], node.output_at[1], json.dumps(node.about), node.size_bytes, now,
+                        row[0]))
+            db.execute("UPDATE trees SET bytes = bytes + ?, used = ? WHERE t = ?",
+                       (node.size_bytes - row[1], now, row[2]))
             self._count(db, bytes=node.size_bytes - row[1])
             self._keep_bounds(db)
             return True
@@ -495,6 +505,9 @@ class SqliteStore(Store):
             if row is None or row[2] or row[1] == _ADDRESSABLE:
                 return
             parent, state, _, size, tree = row
+            held = self._alive.get(number)
+            if held is not None:
+                self._keep_context(held)
             db.execute("DELETE FROM nodes WHERE n = ?", (number,))
             if state == _HIDDEN:
                 db.execute("DELETE FROM foreign_ids WHERE node = ?", (number,))
@@ -503,6 +516,12 @@ class SqliteStore(Store):
             if parent is not None:
                 db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (parent,))
             number = parent
+
+    def _keep_context(self, node):
+        """A turn that runs has this node as its parent: what it was read from goes, so it is read whole."""
+        if node.parent is not None:
+            self._alive[node.parent.number] = node.parent
+        node.foreign_ids
 
     def _write_used(self, db):
         used, self._used = self._used, {}
@@ -637,6 +656,8 @@ class SqliteStore(Store):
             return conversation
 
     def release_conversation(self, id, owner):
+        if not _is_text(id):
+            return
         with self._writing() as db:
             db.execute("UPDATE conversations SET owner = NULL, lease = NULL WHERE id = ? AND owner = ?",
                        (id, "%s:%s" % (self._owner, owner)))
