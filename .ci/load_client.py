@@ -6,12 +6,12 @@
 In: the tool, and the base URL of a server started with the same three numbers. Out: four lines per API (requests and
 the medians of TTFT, ITL and output length), each with the configured value, the tool's and the C generator's, then
 "N passed, M failed"; exit 0 only if every request of every run succeeded, every output has the configured length and
-all medians are within LIMITS_MS. GuideLLM drives chat, completions, Responses and chains of Responses (conversations whose
-turns name the one before by previous_response_id, with a fifth line), AIPerf chat, always streamed.
+all medians are within LIMITS_MS. GuideLLM drives chat, completions, Responses and chains of Responses (a fifth line:
+each turn names the one before by previous_response_id), AIPerf chat, always streamed.
 
 The C generator (streamload.c, looked for in ../shared/bench beside the checkout) is an eye on the same server that
 costs next to nothing: it runs right after each run of the tool, not beside it, as two cores would make each measure the
-other. Without its source or without `cc` its column is left out, and a line says so.
+other. Without its source or without `cc` its column is left out, and a line says so. It knows no chains.
 
 Run it with the Python of an environment that holds the tool (seen with guidellm 0.8.1 and aiperf 0.13.0, which both
 bring `tokenizers`). Nothing is fetched: the tokenizer is a small byte-level BPE trained on the spot, and all proxy

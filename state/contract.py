@@ -98,25 +98,24 @@ def iter_context(node, newest_first=False, own_output=False, breathe=None):
     used before gets a number behind it, as lists page by ids.
     """
     chain = list(node.chain())
-    dropped = frozenset().union(*[each.drops for each in chain])
     if _repeats_ids(chain):
-        items = _numbered(_chain_items(chain[::-1], node, 1, own_output, breathe))
-        yield from (item for item in (reversed(items) if newest_first else items) if item["id"] not in dropped)
+        items = _numbered(chain[::-1], node, own_output, breathe)
+        yield from reversed(items) if newest_first else items
         return
-    for item in _chain_items(chain if newest_first else chain[::-1], node, -1 if newest_first else 1, own_output,
-                             breathe):
-        if item["id"] not in dropped:
-            yield item
+    dropped = frozenset().union(*[each.drops for each in chain])
+    for each in chain if newest_first else reversed(chain):
+        items = _node_items(each, node, own_output, breathe)
+        for item in reversed(items) if newest_first else items:
+            if item["id"] not in dropped:
+                yield item
 
 
-def _chain_items(nodes, last, step, own_output, breathe):
-    for each in nodes:
-        if breathe is not None:
-            breathe()
-        items = each.input_items()
-        if own_output or each is not last:
-            items += each.output_items()
-        yield from items[::step]
+def _node_items(each, last, own_output, breathe):
+    if breathe is not None:
+        breathe()
+    if own_output or each is not last:
+        return each.input_items() + each.output_items()
+    return each.input_items()
 
 
 def _repeats_ids(chain):
@@ -128,17 +127,20 @@ def _repeats_ids(chain):
     return len(set(foreign)) < len(foreign) or any(item_response_id(id) in nodes for id in foreign)
 
 
-def _numbered(items):
-    """Items, oldest first, with ids that are unique."""
+def _numbered(nodes, last, own_output, breathe):
+    """The items of nodes, oldest first, with ids that are unique; a drop takes what came before it."""
     kept = {}
-    for item in items:
-        id = key = item["id"]
-        number = 1
-        while key in kept and kept[key] != dict(item, id=key):
-            number += 1
-            key = "%s_%d" % (id, number)
-        kept.pop(key, None)
-        kept[key] = dict(item, id=key)
+    for each in nodes:
+        for item in _node_items(each, last, own_output, breathe):
+            id = key = item["id"]
+            number = 1
+            while key in kept and kept[key] != dict(item, id=key):
+                number += 1
+                key = "%s_%d" % (id, number)
+            kept.pop(key, None)
+            kept[key] = dict(item, id=key)
+        for id in each.drops:
+            kept.pop(id, None)
     return list(kept.values())
 
 
