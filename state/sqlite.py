@@ -637,7 +637,7 @@ class SqliteStore(Store):
         self._leave_tree(db, tree, size)
 
     def _move_head(self, db, conversation, old, number):
-        db.execute("UPDATE conversations SET head = ?, used = ? WHERE id = ?", (number, self._tick(), conversation))
+        db.execute("UPDATE conversations SET head = ? WHERE id = ?", (number, conversation))
         db.execute("UPDATE nodes SET children = children + 1 WHERE n = ?", (number,))
         if old is not None:
             db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (old,))
@@ -648,9 +648,11 @@ class SqliteStore(Store):
             return None
         with self._writing() as db:
             conversation = self._read_conversation(db, id)
+            if conversation is not None:
+                self._used_conversations[id] = self._tick()
             if conversation is not None and conversation.owner is None:
-                db.execute("UPDATE conversations SET owner = ?, lease = ?, used = ? WHERE id = ?",
-                           ("%s:%s" % (self._owner, owner), self._wall() + LEASE_S, self._tick(), id))
+                db.execute("UPDATE conversations SET owner = ?, lease = ? WHERE id = ?",
+                           ("%s:%s" % (self._owner, owner), self._wall() + LEASE_S, id))
                 conversation.owner = owner
                 self._claims.add(id)
             return conversation
