@@ -120,6 +120,8 @@ class MemoryStore(Store):
             for index in (self._nodes, self._by_age, self._chats):
                 if node.id in index:
                     index[node.id] = node
+            self._nodes.move_to_end(node.id)
+            self._trees.move_to_end(tree)
             self._keep_bounds()
         return True
 
