@@ -32,6 +32,7 @@ try:
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.memory import MemoryStore
+    from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
     from transport.http1 import HeadWriter, RequestParser, header_bytes
@@ -269,6 +270,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
 
+    def unkept(self, error):
+        """What this request wrote could not be made durable: its answer is the error."""
+        if self.play is not None and self.play.on_gone is not None:
+            self.play.on_gone()
+        self.job = None
+        self.send_api_error(error)
+
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
         ignored = completion.request.ignored_fields
@@ -285,8 +293,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
-        if due_s <= 0.0 and not step.blocking:
-            self.answer = step.run()
+        if due_s <= 0.0 and (not step.blocking or self.breathe is not None):
+            self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
 
@@ -373,15 +381,14 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.clock = clock or Clock()
         self.metrics = Metrics()
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self.store = store or MemoryStore(settings.max_responses, int(settings.max_store_mb * (1 << 20)),
-                                          settings.store_ttl_s, self.clock.time)
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
+                        wall=self.clock.time)
+        self.store = store or make_store(settings, self.clock.time, self.log)
         self.tokenizer = ApproxTokenizer()
         if backend is None:
             backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
         self.backend = backend
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
-                        wall=self.clock.time)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -396,11 +403,12 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.socket.close()
         self.socket = self.listeners[0]
         self.server_name, self.server_port = self.server_address[:2]   # no getfqdn: it can hang
-        self.workers = Workers(self.log_exception)
+        self.workers = Workers(self.log_exception, flush=self.flush_store)
         self._waker = Waker()
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
+        self._sweeping = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
@@ -477,9 +485,34 @@ class MockTurtleServer(ThreadingHTTPServer):
                 usage.prompt_tokens, usage.completion_tokens),
             "cancelled" if completion.cancel.is_set() else completion.fault or "completed"))
 
+    def flush_store(self):
+        """Make what was put durable: None, or the ApiError for everybody whose answer tells of it."""
+        try:
+            self.store.flush()
+        except ApiError as error:
+            return error
+        except Exception:
+            self.log_exception()
+            return server_error()
+        return None
+
     def sweep_store(self):
+        """Once a second."""
         if not self.store.blocking:
             self.store.sweep(1000)
+        elif not self._sweeping:
+            self._sweeping = True
+            self.workers.submit(self._sweep_durable)
+
+    def _sweep_durable(self):
+        """On a worker, a few at a time, so that no request waits for long behind it."""
+        try:
+            self.store.sweep(100)
+        except ApiError:
+            return None                 # the store has said so, once
+        finally:
+            self._sweeping = False
+        return lambda error: None
 
     # ---- socketserver's interface -------------------------------------------------------------
 
@@ -617,6 +650,19 @@ class MockTurtle:
 
     def __exit__(self, *exc_info):
         self.stop()
+
+
+def make_store(settings, wall, log):
+    """The store that --store names. Raises ValueError for a file that cannot be one."""
+    bounds = (settings.max_responses, int(settings.max_store_mb * (1 << 20)), settings.store_ttl_s, wall)
+    if settings.store == "memory":
+        return MemoryStore(*bounds)
+    path = settings.store[len("sqlite:"):]
+    kind = network_file_system(path)
+    if kind is not None:
+        log("warning", "--store %s is on a network file system (%s): servers on several machines must not share it, and "
+            "locks may not hold" % (path, kind))
+    return SqliteStore(path, *bounds, sync=settings.store_sync, log=log)
 
 
 # ---- start and stop ---------------------------------------------------------------------------

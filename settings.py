@@ -42,6 +42,8 @@ class Settings:
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
+    store = "memory"                # or sqlite:PATH
+    store_sync = "normal"           # full: what was answered survives the machine's power loss as well
     no_compact = False              # /responses/compact answers as for a model that cannot
     max_background = 1000           # background responses in progress at once
     max_responses = 10000           # stored responses; the least recently used go first
@@ -97,6 +99,10 @@ class Settings:
             raise ValueError("--log-format must be text or json")
         if self.tls_key and not self.tls_cert:
             raise ValueError("--tls-key needs --tls-cert")
+        if self.store != "memory" and not (self.store.startswith("sqlite:") and self.store != "sqlite:"):
+            raise ValueError("--store must be memory or sqlite:PATH")
+        if self.store_sync not in ("normal", "full"):
+            raise ValueError("--store-sync must be normal or full")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -222,6 +228,8 @@ _SETTINGS_FLAGS = (
         ("log-bodies", None, "request bodies as well, at level debug; never keys"),
     )),
     ("state", (
+        ("store", "WHERE", "memory, or sqlite:PATH for a file that outlives the server and may be shared"),
+        ("store-sync", "HOW", "of a file: normal survives kill -9, full a power loss as well"),
         ("max-responses", "N", "stored responses kept; the least recently used go first"),
         ("max-background", "N", "background responses in progress at once; more get 429"),
         ("max-store-mb", "MB", "size of all stored responses together"),

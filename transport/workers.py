@@ -10,12 +10,17 @@ from collections import deque
 WORKER_IDLE_S = 10.0                # a blocking worker without a job ends after this
 
 
+QUICK_AT_ONCE = 32                  # jobs whose writes are made durable together
+
+
 class Workers:
     """max_blocking: how many blocking jobs run at once. on_error(): called inside the except
-    block of a job that failed; the worker lives on."""
+    block of a job that failed; the worker lives on. flush(): makes what quick jobs wrote durable, once
+    for as many as there are; returns None, or the error that it met."""
 
-    def __init__(self, on_error, max_blocking=256):
+    def __init__(self, on_error, max_blocking=256, flush=lambda: None):
         self._on_error = on_error
+        self._flush = flush
         self._max_blocking = max_blocking
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -27,7 +32,8 @@ class Workers:
         self._stopped = False
 
     def submit(self, job):
-        """Run a short job on the quick thread."""
+        """Run a short job on the quick thread. What it returns, if anything, is called when its writes are
+        durable, with None or the error that kept them from being it."""
         with self._lock:
             self._quick.append(job)
             if self._quick_thread is None:
@@ -64,8 +70,12 @@ class Workers:
                     if self._stopped:
                         return
                     self._changed.wait()
-                job = self._quick.popleft()
-            self._run(job)
+                jobs = [self._quick.popleft() for _ in range(min(QUICK_AT_ONCE, len(self._quick)))]
+            later = [after for after in map(self._run, jobs) if after is not None]
+            if later:
+                error = self._flush()
+                for after in later:
+                    self._run(lambda: after(error))
 
     def _run_blocking(self):
         while True:
@@ -85,7 +95,7 @@ class Workers:
 
     def _run(self, job):
         try:
-            job()
+            return job()
         except BaseException:           # SystemExit as well: it would end this thread and nothing else
             self._on_error()
 
