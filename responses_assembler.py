@@ -136,6 +136,7 @@ class ResponseAssembler(Assembler):
     first. sequence: the number of the next event.
     """
 
+    keeps_failures = True
     OPENING_EVENTS = 3              # of a background response: created, queued, in_progress
 
     def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False, background=False):
@@ -525,6 +526,15 @@ class ResponseAssembler(Assembler):
         self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
         return (self._event(b"error", b"%s", (told,))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
+
+    def words(self):
+        """All that was said, in escaped pieces, what is still open included."""
+        said = list(self.texts)
+        if self._message is not None and self._message.escapes:
+            said += self._message.escapes
+        for number in sorted(self._calls):
+            said.append(escape_json("".join(self._calls[number].pieces)))
+        return said
 
     def _output_so_far(self, status):
         """The output array, with what is still open as far as it came, in this status."""

@@ -22,7 +22,7 @@ def _check_input(value, path):
 
 def _check_conversation(value, path):
     if value.__class__ is dict:
-        check_string(empty=False)(value.get("id"), path + ".id")
+        check_given_string(value.get("id"), path + ".id")
     elif value.__class__ is not str:
         raise invalid_type(path, "a conversation id or an object with one", value)
 

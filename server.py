@@ -302,6 +302,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.completion = completion
         if not self.chunked:
             self.keep_alive = False
+        if self.command == "HEAD":
+            self.answer = self._stream_head(headers)
+            return
         heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
         steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
         metrics = self.metrics

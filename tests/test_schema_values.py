@@ -499,7 +499,7 @@ class SameTest(unittest.TestCase):
             {"type": "string", "pattern": pattern} for pattern in PATTERNS]
         texts = [json.dumps(generate_value(schema, random.Random(seed), "From Rome to Oslo"))
                  for schema in schemas for seed in range(4)]
-        self.assertEqual(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16], "d6f3abc377713046")
+        self.assertEqual(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16], "71274532ba774b90")
 
     def test_the_schema_is_not_changed(self):
         before = json.dumps(TREE)

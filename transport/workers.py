@@ -76,6 +76,7 @@ class Workers:
                 error = self._flush()
                 for after in later:
                     self._run(lambda: after(error))
+            jobs = later = after = None     # or they would hold their requests until the next ones come
 
     def _run_blocking(self):
         while True:
@@ -92,6 +93,7 @@ class Workers:
                 self._blocking_idle -= 1
                 job = self._blocking.popleft()
             self._run(job)
+            job = None
 
     def _run(self, job):
         try:
