@@ -47,11 +47,8 @@ class _Turn:
         # nothing is appended to a conversation by a turn that failed
         self.put(assembler.result(), assembler.output_at, assembler, replay, moves=assembler.closed)
         if run is not None:
-<<<<<<< HEAD
-            self.store.flush()          # here, so that a fault is one of keeping
-=======
             self.release()              # before anybody can see that it has ended
->>>>>>> main
+            self.store.flush()          # here, so that a fault is one of keeping
             self.runs.forget(self.id)
             run.settled.set()
 
@@ -77,13 +74,10 @@ class _Turn:
         if run is not None and not run.settled.is_set() and not run.completion.cancel.is_set():
             run.final = self.assembler.result()     # it could not be stored: whoever polls learns of it here
             run.settled.set()
-<<<<<<< HEAD
             self.store.forget_running(self.id)
-=======
 
     def release(self):
         """Let go of what only one at a time may have."""
->>>>>>> main
         if self.conversation is not None:
             self.store.release_conversation(self.conversation, self.id)
         self.live.discard(self.id)
@@ -296,13 +290,9 @@ class ResponsesApiMixin(Host):
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
         node = self._responses_stored(id)
         if node is None:
-<<<<<<< HEAD
-            if id in self.live_responses or self.runs.get(id) is not None \
-                    or self._responses_elsewhere(id) is not None:
-=======
             run = self.runs.get(id)
-            if id in self.live_responses or run is not None and run.final is None:
->>>>>>> main
+            if id in self.live_responses or run is not None and run.final is None \
+                    or run is None and self._responses_elsewhere(id) is not None:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
             raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
@@ -381,13 +371,8 @@ class ResponsesApiMixin(Host):
                 self.runs.stopped(run)
                 self.store.forget_running(id)
                 gone = True
-<<<<<<< HEAD
-            else:
-                self._responses_await_end(run)
         if not gone:
             self._responses_refuse_elsewhere(id)
-=======
->>>>>>> main
         if not gone and not (id.startswith("resp_") and self.store.delete(id)):
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         self.send_json(200, {"id": id, "object": "response", "deleted": True})
@@ -417,19 +402,12 @@ class ResponsesApiMixin(Host):
     def _responses_keep_cancelled(self, run):
         body, output_at = run.snapshot("cancelled", self.breathe)
         try:
-<<<<<<< HEAD
-            turn.put(body, output_at, self.tokenizer.count(b"".join(shadow.texts).decode("ascii")), shadow,
-                     pack_events(run.log.events) if run.resumable else None)
-            self.store.flush()
-        finally:
-            self.runs.stopped(run)
-=======
             run.turn.put(body, output_at, run.shadow_assembler(),
                          pack_events(run.log.events) if run.resumable else None)
+            self.store.flush()
         except ApiError:
             run.final = body                # it is not stored, but whoever polls learns of it here
         self.runs.stopped(run)
->>>>>>> main
         self.send_json(200, body)
 
     def _responses_await_end(self, run):
