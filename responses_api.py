@@ -32,11 +32,11 @@ class _Turn:
     """One response on its way: what the store needs when it is complete.
 
     parent: the Node that it follows, or None. conversation: the id of the one it holds, or None.
-    stored: whether it can be asked for later. background; run: its BackgroundRun while it is generated.
+    held: the same, until it lets go. stored: whether it can be asked for later. background; run: its BackgroundRun while it is generated.
     """
 
     __slots__ = ("id", "tail", "parent", "read", "tokens", "tokenizer", "store", "assembler", "wall", "conversation", "stored",
-                 "background", "run", "runs", "live")
+                 "background", "run", "runs", "live", "held")
 
     def keep(self, frames):
         """Store the finished response. Called before the terminal event is written."""
@@ -78,8 +78,9 @@ class _Turn:
 
     def release(self):
         """Let go of what only one at a time may have."""
-        if self.conversation is not None:
-            self.store.release_conversation(self.conversation, self.id)
+        held, self.held = self.held, None
+        if held is not None:
+            self.store.release_conversation(held, self.id)
         self.live.discard(self.id)
 
 
@@ -111,6 +112,7 @@ class ResponsesApiMixin(Host):
         turn.id = "resp_" + turn.tail
         turn.wall = self.clock.time
         turn.conversation, turn.parent = self._responses_context(body, turn.id)
+        turn.held = turn.conversation
         try:
             self._responses_start(body, unknown, turn, streamed, background)
         except BaseException:
