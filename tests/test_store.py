@@ -811,7 +811,7 @@ class StoreContract:
                     if claimed is not None and claimed.owner == me:
                         make = draw.choice((make_node, make_hidden))
                         head = claimed.head
-                        store.put(make(own, head, self.wall.now, draw.randrange(300)), id)
+                        self.is_full(store.put, make(own, head, self.wall.now, draw.randrange(300)), id)
                         found = store.conversation(id)
                         if found is not None and found.head.id == "resp_%032x" % own:
                             turns.append(own)
