@@ -31,6 +31,7 @@ try:
     from responses_api import ResponsesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
+    from state.carry import store_command
     from state.memory import MemoryStore
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
@@ -766,7 +767,10 @@ def _tune_interpreter(settings):
 
 def main(argv=None):
     """The command. Returns the process's exit code."""
-    settings = parse_settings(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["store"]:
+        return store_command(argv[1:])
+    settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
     files = raise_file_limit()

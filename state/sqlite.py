@@ -19,6 +19,7 @@ _APPLICATION_ID = 0x6D747274        # "mtrt": whose file it is, in its head
 LEASE_S = 10.0                      # what a server holds is free this long after its last word
 BUSY_TIMEOUT_S = 5.0                # how long another process's commit is waited for
 _ADDRESSABLE, _TOMBSTONE, _HIDDEN = 0, 1, 2
+_STATE_NAMES = ("response", "tombstone", "hidden")
 
 _SCHEMA_1 = """
 CREATE TABLE nodes (
@@ -563,6 +564,63 @@ class SqliteStore(Store):
         with self._reading() as db:
             row = db.execute("SELECT responses, conversations, tombstones, bytes, evicted, expired FROM totals").fetchone()
             return dict(zip(("responses", "conversations", "tombstones", "bytes", "evicted", "expired"), row))
+
+    # ---- carrying state from file to file ------------------------------------------------------
+
+    def all_nodes(self):
+        """(Node, "response", "tombstone" or "hidden") of all, parents first."""
+        number = 0
+        while True:
+            with self._reading() as db:
+                row = db.execute("SELECT %s FROM nodes WHERE n > ? ORDER BY n LIMIT 1" % _NODE_COLUMNS,
+                                 (number,)).fetchone()
+                if row is None:
+                    return
+                number = row[0]
+                node = self._node(row)
+            yield node, _STATE_NAMES[row[13]]
+
+    def all_conversations(self):
+        with self._reading() as db:
+            ids = [id for id, in db.execute("SELECT id FROM conversations ORDER BY created, id")]
+        for id in ids:
+            conversation = self.conversation(id)
+            if conversation is not None:
+                yield conversation
+
+    def take_node(self, node, parent_id, state):
+        """Keep a node that another store had. False when there is one with this id already."""
+        with self._writing() as db:
+            if db.execute("SELECT 1 FROM nodes WHERE id = ?", (node.id,)).fetchone() is not None:
+                return False
+            number = tree = None
+            if parent_id is not None:
+                row = db.execute("SELECT n, tree, depth FROM nodes WHERE id = ?", (parent_id,)).fetchone()
+                if row is None:
+                    raise StoreUnusable("node %s comes before its parent %s" % (node.id, parent_id))
+                number, tree, depth = row
+                node.depth = depth + 1
+            self._insert(db, node, number, tree, _STATE_NAMES.index(state))
+            return True
+
+    def take_conversation(self, conversation, head_id):
+        """Keep a conversation that another store had. False when there is one with this id already."""
+        with self._writing() as db:
+            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone() is not None:
+                return False
+            conversation.head = None
+            self.create_conversation(conversation)
+            if head_id is not None:
+                row = db.execute("SELECT n, tree FROM nodes WHERE id = ?", (head_id,)).fetchone()
+                if row is None:
+                    raise StoreUnusable("conversation %s comes before its head %s" % (conversation.id, head_id))
+                size = conversation.size_bytes()
+                old, = db.execute("SELECT tree FROM conversations WHERE id = ?", (conversation.id,)).fetchone()
+                self._leave_tree(db, old, size)
+                db.execute("UPDATE trees SET bytes = bytes + ?, refs = refs + 1 WHERE t = ?", (size, row[1]))
+                db.execute("UPDATE conversations SET tree = ? WHERE id = ?", (row[1], conversation.id))
+                self._move_head(db, conversation.id, None, row[0])
+            return True
 
     # ---- conversations ------------------------------------------------------------------------
 
