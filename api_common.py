@@ -598,7 +598,7 @@ def parse_query_integer(query, name, default, low):
     text = (query.get(name) or [None])[-1]
     if text is None:
         return default
-    if not (len(text) < 20 and text.isascii() and text.lstrip("-").isdigit() and text.count("-") == text.startswith("-")):
+    if not (len(text) < 100 and text.isascii() and text.lstrip("-").isdigit() and text.count("-") == text.startswith("-")):
         raise ApiError(400, "Invalid type for '%s': expected an integer, but got '%s'." % (name, shown(text)),
                        code="invalid_type", param=name)
     value = int(text)

@@ -273,7 +273,9 @@ class BackgroundRuns:
         def ended(play, whole):
             run.play = run.turn.run = None      # they held each other
             if not run.settled.is_set() and not completion.cancel.is_set():
-                completion.settle()             # only a fault of ours ends a play without its end
+                for callback in completion.cancel.raise_flag():     # a fault of ours: who generates must hear of it
+                    self._workers.submit(callback)
+                completion.settle()
                 self.forget(run.id)
                 run.settled.set()
             run.log.end()
