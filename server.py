@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
     from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
-                            ignored_headers, server_error)
+                            ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
@@ -188,8 +188,11 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if method == "OPTIONS" and (methods is not None or self.path == "*"):
             self._answer_options(methods or {})
             return
-        if self.settings.api_key and self.path not in OPEN_PATHS:
-            self._check_key()
+        if self.settings.api_key:
+            if self.path not in OPEN_PATHS:
+                self._check_key()
+        elif self.settings.guarded():
+            self._check_host()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -246,7 +249,19 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
-        return not allowed or origin in allowed or "*" in allowed
+        if not allowed:
+            return not self.settings.guarded()
+        return origin in allowed or "*" in allowed
+
+    def _check_host(self):
+        """A browser page whose name was rebound to this machine must not read what is kept here."""
+        host = self.headers.get("host")
+        if host is None or self.app.beyond_loopback:
+            return
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name.lower() not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
+                           "answered without a key. --allow-host adds one." % shown(name))
 
     def _elapsed_ms(self):
         return int((self.clock.monotonic() - self.received_s) * 1000)
@@ -401,6 +416,7 @@ class MockTurtleServer(ThreadingHTTPServer):
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
         self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         self.listeners = bind_listeners(settings, self.request_queue_size)
+        self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
         ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,
                                      bind_and_activate=False)
@@ -793,7 +809,7 @@ def main(argv=None):
                                    " (open files: %d)" % files))
     server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
         settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
-    if not settings.api_key and not all(is_loopback(sock) for sock in server.listeners):
+    if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
     _tune_interpreter(settings)

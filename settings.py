@@ -30,6 +30,7 @@ class Settings:
     log_level = "info"              # debug, info (a line a request), warning, error
     log_format = "text"             # or json
     log_bodies = False              # request bodies in the log, at level debug
+    allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
@@ -71,6 +72,10 @@ class Settings:
             setattr(self, name, value)
         self.started = FIXED_CREATED if self.fixed_ids else int(time.time())
         self._check()
+
+    def guarded(self):
+        """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
+        return self.store != "memory" and not self.api_key
 
     def _check(self):
         for name in setting_names():
@@ -198,7 +203,8 @@ _SETTINGS_FLAGS = (
         ("tls-key", "FILE", "PEM key, when it is not in the certificate's file"),
         ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
         ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
-                                  "(default: every origin)"),
+                                  "(default: every origin, and none with a store on disk and no key)"),
+        ("allow-host", "NAME", "with a store on disk and no key: answer requests for this Host as well, repeatable"),
     )),
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
