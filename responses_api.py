@@ -4,6 +4,7 @@ It resolves `previous_response_id` or `conversation` to a chain and keeps the fi
 its terminal event goes out. Runs on whichever thread handles the request.
 """
 import re
+from functools import partial
 from hashlib import blake2b
 
 from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SERVERS_OWN_FIELDS, ApiError, Host,
@@ -181,6 +182,7 @@ class ResponsesApiMixin(Host):
         except BaseException:
             self.store.forget_running(turn.id)
             raise
+        self.undo = partial(_stop_run, self.runs, run)
         if streamed:
             self.send_events(log, 0, completion, headers)
         else:
@@ -488,6 +490,13 @@ class ResponsesApiMixin(Host):
         request.max_tokens = COMPACT_TOKENS if request.max_tokens is None else min(request.max_tokens, COMPACT_TOKENS)
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
+
+
+def _stop_run(runs, run):
+    """A background response that nobody will hear of."""
+    if runs.cancel(run):
+        runs.stopped(run)
+        run.turn.store.forget_running(run.id)
 
 
 def _not_cancellable():

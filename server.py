@@ -143,7 +143,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.keep_alive = head.keep_alive
         self.received_s = self.clock.monotonic()
         self.answer = b""
-        self.play = self.job = self.completion = None
+        self.play = self.job = self.completion = self.undo = None
         self.fault = None           # the message of the error that was answered
         self.status = 200
         self.moved = False          # for a worker: set before answer_request() there, or by it elsewhere
@@ -290,6 +290,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         """What this request wrote could not be made durable: its answer is the error."""
         if self.play is not None and self.play.on_gone is not None:
             self.play.on_gone()
+        if self.undo is not None:
+            self.undo()
         self.job = None
         self.send_api_error(error)
 
@@ -423,7 +425,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.socket.close()
         self.socket = self.listeners[0]
         self.server_name, self.server_port = self.server_address[:2]   # no getfqdn: it can hang
-        self.workers = Workers(self.log_exception, flush=self.flush_store)
+        self.workers = Workers(self.log_exception, flush=self.flush_store, written=self.store.written)
         self._waker = Waker()
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
@@ -482,7 +484,7 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
-        handler.play = None         # they hold each other: a cycle would wait for the collector
+        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
@@ -505,10 +507,10 @@ class MockTurtleServer(ThreadingHTTPServer):
                 usage.prompt_tokens, usage.completion_tokens),
             "cancelled" if completion.cancel.is_set() else completion.fault or "completed"))
 
-    def flush_store(self):
-        """Make what was put durable: None, or the ApiError for everybody whose answer tells of it."""
+    def flush_store(self, mark=None):
+        """Make what was put durable: None, or the ApiError for whoever answers for what the mark stands for."""
         try:
-            self.store.flush()
+            self.store.flush(mark)
         except ApiError as error:
             return error
         except Exception:

@@ -8,6 +8,7 @@ import os
 import sys
 from base64 import b64decode, b64encode
 
+from api_common import ApiError
 from state.contract import Conversation, Node
 from state.sqlite import STORE_VERSION, SqliteStore, StoreUnusable
 
@@ -97,14 +98,15 @@ def store_command(argv, out=None, lines=None):
                 for name, count in store.stats().items():
                     out.write("%-14s %d\n" % (name, count))
             elif word == "export":
-                for line in export_lines(store):
-                    out.write(line + "\n")
+                with store.snapshot():
+                    for line in export_lines(store):
+                        out.write(line + "\n")
             else:
                 sys.stderr.write("took in %d nodes and %d conversations; %d were there already\n"
                                  % import_lines(store, lines))
         finally:
             store.close()
-    except (ValueError, OSError) as exc:
+    except (ApiError, ValueError, OSError) as exc:
         sys.stderr.write("mockturtle: error: %s\n" % exc)
         return 2
     return 0

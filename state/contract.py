@@ -246,10 +246,15 @@ class Store:
     def forget_running(self, id):
         """A background response of this server ended without being put."""
 
-    def flush(self):
+    def written(self):
+        """A mark of what this thread wrote since its last call of this or of flush(); None for nothing."""
+
+    def flush(self, mark=None):
         """Make durable what was put since the last flush: called before an answer that tells of it.
 
-        Raises ApiError when it cannot; then nothing of it was kept."""
+        mark: whose writes the caller answers for, a written(); without one this thread's.
+        Raises ApiError when they could not be made durable, by this flush or another thread's; then
+        nothing of them was kept."""
 
     def sweep(self, budget):
         """Drop at most `budget` expired nodes; how many went."""

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from contextlib import contextmanager
 
 from api_common import ApiError
@@ -18,12 +19,13 @@ STORE_VERSION = 2
 _APPLICATION_ID = 0x6D747274        # "mtrt": whose file it is, in its head
 LEASE_S = 10.0                      # what a server holds is free this long after its last word
 BUSY_TIMEOUT_S = 5.0                # how long another process's commit is waited for
+_IMPATIENT_MS = 20                  # the same once it was in vain: not every request is to find out anew
 _ADDRESSABLE, _TOMBSTONE, _HIDDEN = 0, 1, 2
 _STATE_NAMES = ("response", "tombstone", "hidden")
 
 _SCHEMA_1 = """
 CREATE TABLE nodes (
-    n INTEGER PRIMARY KEY, id TEXT NOT NULL, parent INTEGER, tree INTEGER NOT NULL, created REAL NOT NULL,
+    n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, parent INTEGER, tree INTEGER NOT NULL, created REAL NOT NULL,
     used REAL NOT NULL, body BLOB NOT NULL, out_from INTEGER NOT NULL, out_to INTEGER NOT NULL, input BLOB NOT NULL,
     tokens INTEGER NOT NULL, hash BLOB NOT NULL, open_calls TEXT, calls INTEGER NOT NULL, depth INTEGER NOT NULL,
     state INTEGER NOT NULL, drops TEXT, about TEXT, size INTEGER NOT NULL, children INTEGER NOT NULL);
@@ -215,10 +217,17 @@ class SqliteStore(Store):
         self._alive = weakref.WeakValueDictionary()     # number -> a node that somebody holds
         self._last_used = 0.0
         self._owner = os.urandom(8).hex()   # this process's token
-        self._claims = set()                # conversations that this process holds
+        # What this process holds is known here; the file says it to others, and perhaps too late or not at all.
+        self._claims = {}                   # id of a conversation -> who holds it
         self._running = set()               # ids of its background responses
+        self._freed = []                    # (statement, values) for what it let go of, for the next commit
         self._renewed_s = 0.0
         self._told_broken = False
+        self._busy_ms = int(busy_timeout_s * 1000)
+        self._transaction = 0               # number of the one that is open, or of the next
+        self._lost = deque(maxlen=1000)     # numbers of those that could not be committed
+        self._fault = None                  # why the last of them could not
+        self._thread = threading.local()    # .written: numbers of those that this thread wrote in
 
     # ---- transactions -------------------------------------------------------------------------
 
@@ -250,6 +259,9 @@ class SqliteStore(Store):
                         db.execute("RELEASE one")
                     raise
                 db.execute("RELEASE one")
+                written = vars(self._thread).setdefault("written", [])
+                if self._transaction not in written:
+                    written.append(self._transaction)
             except self._error as exc:
                 if self._open and not db.in_transaction:
                     self._broken = exc      # a full disk may undo the whole transaction
@@ -259,23 +271,57 @@ class SqliteStore(Store):
         if not self._told_broken:
             self._told_broken = True
             self._log("error", "the store: %s; answers that need it are 503 until it works again" % exc)
+            self._wait_for_others(_IMPATIENT_MS)
         return StoreBroken(str(exc).split("\n")[0][:100])
 
-    def flush(self):
+    def _wait_for_others(self, milliseconds):
+        try:
+            self._db.execute("PRAGMA busy_timeout = %d" % milliseconds)
+        except self._error:
+            return                          # it is closed, or worse: the next call says so
+
+    def written(self):
+        return vars(self._thread).pop("written", None)
+
+    def flush(self, mark=None):
         with self._lock:
+            mark = mark or self.written()
+            if self._open or self._freed:
+                self._commit()
+            if mark and not set(mark).isdisjoint(self._lost):
+                raise self._broke(self._fault)
+
+    def _commit(self):
+        db, freed = self._db, len(self._freed)
+        broken, self._broken = self._broken, None
+        try:
+            if broken is not None:
+                raise broken
             if not self._open:
-                return
-            self._open = False
-            broken, self._broken = self._broken, None
-            try:
-                if broken is not None:
-                    raise broken
-                self._db.execute("COMMIT")
+                db.execute("BEGIN IMMEDIATE")
+            for statement, values in self._freed[:freed]:
+                db.execute(statement, values)
+            db.execute("COMMIT")
+            del self._freed[:freed]
+            if self._told_broken:
                 self._told_broken = False
-            except self._error as exc:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise self._broke(exc)
+                self._log("notice", "the store works again")
+                self._wait_for_others(self._busy_ms)
+        except self._error as exc:
+            self._lost.append(self._transaction)
+            self._fault = exc
+            self._broke(exc)
+            self._roll_back()
+        finally:
+            self._open = False
+            self._transaction += 1
+
+    def _roll_back(self):
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except self._error as exc:
+            self._log("error", "the store: %s" % exc)
 
     # ---- nodes --------------------------------------------------------------------------------
 
@@ -330,9 +376,15 @@ class SqliteStore(Store):
         with self._writing() as db:
             held = None
             if conversation is not None:
-                held = db.execute("SELECT head, tree FROM conversations WHERE id = ?", (conversation,)).fetchone()
+                held = db.execute("SELECT head, tree, owner FROM conversations WHERE id = ?",
+                                  (conversation,)).fetchone()
+                claim = self._claims.get(conversation)
+                if held is not None and claim is not None and held[2] != "%s:%s" % (self._owner, claim):
+                    raise StoreBroken("another server took the conversation over, as this one was silent for too long")
             if node.hidden and held is None:
                 return
+            if node.background and db.execute("SELECT 1 FROM nodes WHERE id = ?", (node.id,)).fetchone() is not None:
+                raise StoreBroken("another server gave the response up, as this one was silent for too long")
             parent, tree = self._place(db, node)
             if tree is None and held is not None:
                 tree = held[1]
@@ -556,8 +608,11 @@ class SqliteStore(Store):
 
     def _renew(self, now):
         with self._writing() as db:
-            db.execute("UPDATE conversations SET lease = ? WHERE owner LIKE ?", (now + LEASE_S, self._owner + ":%"))
-            db.execute("UPDATE running SET lease = ? WHERE owner = ?", (now + LEASE_S, self._owner))
+            for id, owner in list(self._claims.items()):
+                db.execute("UPDATE conversations SET lease = ? WHERE id = ? AND owner = ?",
+                           (now + LEASE_S, id, "%s:%s" % (self._owner, owner)))
+            for id in list(self._running):
+                db.execute("UPDATE running SET lease = ? WHERE id = ? AND owner = ?", (now + LEASE_S, id, self._owner))
             self._renewed_s = now
 
     def stats(self):
@@ -566,6 +621,16 @@ class SqliteStore(Store):
             return dict(zip(("responses", "conversations", "tombstones", "bytes", "evicted", "expired"), row))
 
     # ---- carrying state from file to file ------------------------------------------------------
+
+    @contextmanager
+    def snapshot(self):
+        """What is read inside is of one moment, whatever other processes write meanwhile."""
+        with self._reading() as db:
+            db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._roll_back()
 
     def all_nodes(self):
         """(Node, "response", "tombstone" or "hidden") of all, parents first."""
@@ -656,8 +721,10 @@ class SqliteStore(Store):
         created, metadata, head, owner, lease = row
         conversation = Conversation(id, created, json.loads(metadata),
                                     self._select("n = ?", head) if head is not None else None)
-        if owner is not None and lease > self._wall():
-            conversation.owner = owner.partition(":")[2]
+        if owner is not None:
+            process, _, response = owner.partition(":")
+            if self._claims.get(id) == response if process == self._owner else lease > self._wall():
+                conversation.owner = response
         return conversation
 
     def describe_conversation(self, id, metadata):
@@ -688,7 +755,7 @@ class SqliteStore(Store):
         head, size, tree = db.execute("SELECT head, size, tree FROM conversations WHERE id = ?", (id,)).fetchone()
         db.execute("DELETE FROM conversations WHERE id = ?", (id,))
         self._count(db, conversations=-1, bytes=-size)
-        self._claims.discard(id)
+        self._claims.pop(id, None)
         if head is not None:
             db.execute("UPDATE nodes SET children = children - 1 WHERE n = ?", (head,))
             self._free(db, head)
@@ -712,64 +779,75 @@ class SqliteStore(Store):
                 db.execute("UPDATE conversations SET owner = ?, lease = ? WHERE id = ?",
                            ("%s:%s" % (self._owner, owner), self._wall() + LEASE_S, id))
                 conversation.owner = owner
-                self._claims.add(id)
+                self._claims[id] = owner
             return conversation
 
     def release_conversation(self, id, owner):
-        if not _is_text(id):
-            return
-        with self._writing() as db:
-            db.execute("UPDATE conversations SET owner = NULL, lease = NULL WHERE id = ? AND owner = ?",
-                       (id, "%s:%s" % (self._owner, owner)))
-            self._claims.discard(id)
+        """It never waits, and never fails: here it is free at once, for others when the file says so."""
+        if self._claims.get(id) == owner:
+            self._claims.pop(id, None)
+            self._freed.append(("UPDATE conversations SET owner = NULL, lease = NULL WHERE id = ? AND owner = ?",
+                                (id, "%s:%s" % (self._owner, owner))))
 
     # ---- background responses, which any server on this file can see -------------------------------
 
     def begin_running(self, id, body, input, parent):
         with self._writing() as db:
-            number, _ = self._place(db, Node(id, parent, 0.0, b"", (0, 0), b"", 0, b""))
+            row = None
+            if parent is not None:
+                row = db.execute("SELECT n FROM nodes WHERE id = ?", (parent.id,)).fetchone()
             db.execute("INSERT INTO running VALUES (?, ?, ?, ?, ?, ?, ?)",
-                       (id, self._owner, self._wall() + LEASE_S, self._wall(), body, input, number))
+                       (id, self._owner, self._wall() + LEASE_S, self._wall(), body, input, row and row[0]))
             self._running.add(id)
 
     def running(self, id):
         if not _is_text(id):
             return None
         with self._reading() as db:
-            row = db.execute("SELECT owner, lease, body, input, parent, created FROM running WHERE id = ?",
-                             (id,)).fetchone()
+            row = self._read_running(db, id)
             if row is None:
                 return None
             owner, lease, body, input, number, created = row
-            parent = self._select("n = ?", number) if number is not None else None
-            if owner == self._owner or lease > self._wall():
-                return RunningResponse(id, body, input, parent, owner == self._owner)
-        self._fail_orphan(id, body, input, parent, created)
+            ours = owner == self._owner
+            if ours and id not in self._running:
+                return None                 # it is over, and the file does not say so yet
+            if ours or lease > self._wall():
+                return RunningResponse(id, body, input, self._select("n = ?", number) if number else None, ours)
+        self._fail_orphan(id)
         return None
 
-    def _fail_orphan(self, id, body, input, parent, created):
+    def _read_running(self, db, id):
+        return db.execute("SELECT owner, lease, body, input, parent, created FROM running WHERE id = ?",
+                          (id,)).fetchone()
+
+    def _fail_orphan(self, id):
         """The server that was generating it has gone: it failed, and is a node like any other."""
-        value = json.loads(body)
-        value.update(status="failed", error={"code": "server_error", "message": "The server that was generating this "
-                                             "response has gone."})
-        output = value.pop("output")
-        text = json.dumps(value, separators=(",", ":")).encode("ascii")[:-1] + b',"output":'
-        told = json.dumps(output, separators=(",", ":")).encode("ascii")
-        tokens = parent.total_tokens if parent is not None else 0
-        self.put(Node(id, parent, created, text + told + b"}", (len(text), len(text) + len(told)), input, tokens,
-                      b"orphan" + id.encode("ascii"), background=True))
+        with self._writing() as db:
+            row = self._read_running(db, id)
+            if row is None or row[1] > self._wall():
+                return                      # another server did so meanwhile, or the owner lives
+            _, _, body, input, number, created = row
+            parent = self._select("n = ?", number) if number else None
+            value = json.loads(body)
+            value.update(status="failed", error={"code": "server_error", "message": "The server that was generating "
+                                                 "this response has gone."})
+            output = value.pop("output")
+            text = json.dumps(value, separators=(",", ":")).encode("ascii")[:-1] + b',"output":'
+            told = json.dumps(output, separators=(",", ":")).encode("ascii")
+            tokens = parent.total_tokens if parent is not None else 0
+            self.put(Node(id, parent, created, text + told + b"}", (len(text), len(text) + len(told)), input, tokens,
+                          b"orphan" + id.encode("ascii"), background=True))
 
     def forget_running(self, id):
-        with self._writing() as db:
-            db.execute("DELETE FROM running WHERE id = ? AND owner = ?", (id, self._owner))
-            self._running.discard(id)
+        """As release_conversation()."""
+        self._running.discard(id)
+        self._freed.append(("DELETE FROM running WHERE id = ? AND owner = ?", (id, self._owner)))
 
     def close(self):
         with self._lock:
             try:
-                if self._open:
-                    self._db.execute("COMMIT")
-                    self._open = False
+                if self._open or self._freed:
+                    self._commit()
                 # what this process held is free at once, not when its lease ends
                 self._db.execute("UPDATE conversations SET owner = NULL, lease = NULL WHERE owner LIKE ?",
                                  (self._owner + ":%",))

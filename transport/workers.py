@@ -15,12 +15,14 @@ QUICK_AT_ONCE = 32                  # jobs whose writes are made durable togethe
 
 class Workers:
     """max_blocking: how many blocking jobs run at once. on_error(): called inside the except
-    block of a job that failed; the worker lives on. flush(): makes what quick jobs wrote durable, once
-    for as many as there are; returns None, or the error that it met."""
+    block of a job that failed; the worker lives on. written(): a mark of what the job that just ran wrote.
+    flush(mark): makes what quick jobs wrote durable, once for as many as there are; returns None, or the
+    error that befell what the mark stands for."""
 
-    def __init__(self, on_error, max_blocking=256, flush=lambda: None):
+    def __init__(self, on_error, max_blocking=256, flush=lambda mark: None, written=lambda: None):
         self._on_error = on_error
         self._flush = flush
+        self._written = written
         self._max_blocking = max_blocking
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -71,12 +73,12 @@ class Workers:
                         return
                     self._changed.wait()
                 jobs = [self._quick.popleft() for _ in range(min(QUICK_AT_ONCE, len(self._quick)))]
-            later = [after for after in map(self._run, jobs) if after is not None]
-            if later:
-                error = self._flush()
-                for after in later:
+            later = [(self._run(job), self._written()) for job in jobs]
+            for after, mark in later:
+                error = self._flush(mark)
+                if after is not None:
                     self._run(lambda: after(error))
-            jobs = later = after = None     # or they would hold their requests until the next ones come
+            jobs = job = later = after = None   # or they would hold their requests until the next ones come
 
     def _run_blocking(self):
         while True:
