@@ -215,7 +215,7 @@ class SqliteStore(Store):
         self._used = {}                     # node number -> when it was read last, not written yet
         self._used_conversations = {}       # id -> the same
         self._alive = weakref.WeakValueDictionary()     # number -> a node that somebody holds
-        self._last_used = 0.0
+        self._last_used = self._read_last_used(path)
         self._owner = os.urandom(8).hex()   # this process's token
         # What this process holds is known here; the file says it to others, and perhaps too late or not at all.
         self._claims = {}                   # id of a conversation -> who holds it
@@ -228,6 +228,15 @@ class SqliteStore(Store):
         self._lost = deque(maxlen=1000)     # numbers of those that could not be committed
         self._fault = None                  # why the last of them could not
         self._thread = threading.local()    # .written: numbers of those that this thread wrote in
+
+    def _read_last_used(self, path):
+        """Should the clock have been set back, what is put now would else be the first to go."""
+        try:
+            return max(self._db.execute("SELECT ifnull(max(used), 0.0) FROM " + table).fetchone()[0]
+                       for table in ("trees", "conversations", "nodes WHERE state = 0"))
+        except self._error as exc:
+            self._db.close()
+            raise StoreUnusable("--store %s: %s" % (path, exc))
 
     # ---- transactions -------------------------------------------------------------------------
 
