@@ -534,9 +534,9 @@ class LiveServerTest(QuietTestCase):
         return None
 
     def start_server(self, backend=None, store=None, clock=None, **settings):
+        """Start the test's server, with settings on top of the class's. Once a test."""
         if store.__class__ is str:          # a setting, not an object
             settings["store"], store = store, None
-        """Start the test's server, with settings on top of the class's. Once a test."""
         values = dict(self._defaults, **self.form_settings)
         values.update(self.settings)
         values.update(settings)
