@@ -862,8 +862,6 @@ class FaultTest(SqliteTest):
         self.assert_broken(store.delete, make_node(150).id)
         self.assertEqual(len(self.said), 1, self.said)
         self.assertIsNotNone(store.get(make_node(1).id))
-        self.put(store, 500)
-        self.assertIsNotNone(store.get(make_node(500).id))
 
     def test_a_file_whose_tables_are_corrupt_is_refused(self):
         self.corrupt(2)
