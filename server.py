@@ -416,8 +416,12 @@ class MockTurtleServer(ThreadingHTTPServer):
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
-        self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
-        self.listeners = bind_listeners(settings, self.request_queue_size)
+        try:
+            self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
+            self.listeners = bind_listeners(settings, self.request_queue_size)
+        except BaseException:
+            self.store.close()
+            raise
         self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
         ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,

@@ -134,10 +134,11 @@ class SqliteTest(QuietTestCase):
         talked, size = db.execute("SELECT count(*), total(size) FROM conversations").fetchone()
         self.assertEqual((stats["responses"], stats["tombstones"], stats["bytes"], stats["conversations"]),
                          (counted["responses"], counted["tombstones"], counted["bytes"] + size, talked))
-        for number, kept in db.execute("SELECT n, children FROM nodes").fetchall():
-            found, = db.execute("SELECT (SELECT count(*) FROM nodes WHERE parent = :n) + (SELECT count(*) FROM "
-                                "conversations WHERE head = :n)", {"n": number}).fetchone()
-            self.assertEqual(kept, found, "children of node %d" % number)
+        wrong = db.execute(
+            "WITH found AS (SELECT parent AS n FROM nodes UNION ALL SELECT head FROM conversations), counts AS (SELECT n, "
+            "count(*) AS c FROM found GROUP BY n) SELECT nodes.n, children, c FROM nodes LEFT JOIN counts USING (n) WHERE "
+            "children != ifnull(c, 0)").fetchall()
+        self.assertEqual(wrong, [], "(node, children as counted, as they are)")
         self.assertEqual(db.execute("SELECT count(*) FROM trees WHERE refs < 1 OR t NOT IN (SELECT tree FROM nodes UNION "
                                     "SELECT tree FROM conversations)").fetchone()[0], 0)
         return stats
