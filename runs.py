@@ -97,8 +97,7 @@ class Completion:
         self._settle = settle
         self._metrics = metrics
         self._on_error = on_error
-        self._tail = b""
-        self._closing = self._failed_end = b""      # a stream's last frames but the end, as they went out
+        self._tail = self._closing = b""
         self._now = now
         self.first_token_s = None       # monotonic time at which a stream's first token went out
 
@@ -266,9 +265,7 @@ class Completion:
 
     def _unkept_stream(self, error):
         """The stream's end when what keep() stored could not be made durable."""
-        frames, self._closing = self._closing, None
-        if frames is None:
-            return self._failed_end         # it has failed before that
+        frames, self._closing = self._closing, b""
         self._metrics.add("failures")
         self.fault = error.message
         return frames + self.assembler.fail(error) + self._tail
@@ -283,9 +280,7 @@ class Completion:
             if self._keep is not None:
                 self._keep(out)
         except Exception as exc:
-            self._closing = None
-            self._failed_end = frames + self._failure_frames(self._as_error(exc))
-            return self._failed_end
+            return frames + self._failure_frames(self._as_error(exc))
         self.settle()
         self._count()
         return out

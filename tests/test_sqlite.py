@@ -703,6 +703,20 @@ class FaultTest(SqliteTest):
         self.assertEqual(store.get(make_node(2).id) is None, lost)
         self.account(store)
 
+    def test_a_put_that_fails_half_way_leaves_nothing_in_its_batch(self):
+        store = self.open()
+        kept = self.put(store, 1)
+        store._db = fault = FaultyConnection(store._db)
+        store.put(make_node(2))
+        for statement in ("INSERT INTO foreign_ids", "UPDATE totals", "UPDATE trees", "UPDATE nodes"):
+            with self.subTest(statement=statement):
+                fault.fail = statement
+                self.assert_broken(store.put, make_node(3, store.get(kept), foreign=("mine",)))
+                fault.fail = None
+                self.assertEqual(self.account(store)["responses"], 2)
+        store.flush()
+        self.assertEqual([store.get(make_node(number).id) is None for number in (1, 2, 3)], [False, False, True])
+
     def test_a_commit_that_fails_is_503_keeps_nothing_and_works_again(self):
         store = self.open()
         kept = self.put(store, 1)
