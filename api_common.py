@@ -662,6 +662,7 @@ class Host:
         received_s  monotonic time at which the request was fully read
         breathe     None, or what long work on a worker calls now and then
         chunked     whether a streamed answer is framed in chunks
+        undo        None, or set to what is called when the store could not keep what the request wrote
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
@@ -675,7 +676,7 @@ class Host:
     query = {}
     headers = {}
     received_s = 0.0
-    breathe = None
+    breathe = undo = None
     chunked = True
 
     def log_exception(self):

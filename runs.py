@@ -97,7 +97,7 @@ class Completion:
         self._settle = settle
         self._metrics = metrics
         self._on_error = on_error
-        self._tail = b""
+        self._tail = self._closing = b""
         self._now = now
         self.first_token_s = None       # monotonic time at which a stream's first token went out
 
@@ -153,7 +153,7 @@ class Completion:
                 if frame:
                     yield due_s, frame
                     self._note_first()
-            yield due_s, Step(self._finish_stream, self._keep_blocking)
+            yield due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream)
         except Exception as exc:
             yield due_s, self._failure_step(self._as_error(exc))
 
@@ -176,7 +176,7 @@ class Completion:
             assembler.feed(delta)
             if assembler.failed is not None:
                 break
-        return due_s, Step(lambda: self._finish_plain(render), self._keep_blocking)
+        return due_s, self._plain_step(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
 
@@ -221,10 +221,9 @@ class Completion:
             if cancel.is_set():
                 return
             if streamed:
-                player.push(play, due_s, Step(self._finish_stream, self._keep_blocking))
+                player.push(play, due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream))
             else:
-                player.push(play, due_s, Step(lambda: self._finish_plain(render),
-                                              self._keep_blocking))
+                player.push(play, due_s, self._plain_step(render))
         except BaseException as exc:            # a user's code may sys.exit(): the client must hear of it
             error = self._as_error(exc)
             steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed),
@@ -262,12 +261,23 @@ class Completion:
         if settle is not None:
             settle()
 
+    def _plain_step(self, render):
+        return Step(lambda: self._finish_plain(render), self._keep_blocking,
+                    lambda error: render(error.status, error))
+
+    def _unkept_stream(self, error):
+        """The stream's end when what keep() stored could not be made durable."""
+        frames, self._closing = self._closing, b""
+        self._metrics.add("failures")
+        self.fault = error.message
+        return frames + self.assembler.fail(error) + self._tail
+
     def _finish_stream(self):
         if not self.cancel.finish():
             return b""
         frames = b""
         try:
-            frames = self.assembler.finish()
+            frames = self._closing = self.assembler.finish()
             out = b"".join((frames, self.assembler.end(), self._tail))
             if self._keep is not None:
                 self._keep(out)

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
     from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
-                            ignored_headers, server_error)
+                            ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
@@ -31,7 +31,9 @@ try:
     from responses_api import ResponsesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
+    from state.carry import store_command
     from state.memory import MemoryStore
+    from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
     from transport.http1 import HeadWriter, RequestParser, header_bytes
@@ -141,7 +143,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.keep_alive = head.keep_alive
         self.received_s = self.clock.monotonic()
         self.answer = b""
-        self.play = self.job = self.completion = None
+        self.play = self.job = self.completion = self.undo = None
         self.fault = None           # the message of the error that was answered
         self.status = 200
         self.moved = False          # for a worker: set before answer_request() there, or by it elsewhere
@@ -186,8 +188,11 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if method == "OPTIONS" and (methods is not None or self.path == "*"):
             self._answer_options(methods or {})
             return
-        if self.settings.api_key and self.path not in OPEN_PATHS:
-            self._check_key()
+        if self.settings.api_key:
+            if self.path not in OPEN_PATHS:
+                self._check_key()
+        elif self.settings.guarded():
+            self._check_host()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -244,7 +249,19 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
-        return not allowed or origin in allowed or "*" in allowed
+        if not allowed:
+            return not self.settings.guarded()
+        return origin in allowed or "*" in allowed
+
+    def _check_host(self):
+        """A browser page whose name was rebound to this machine must not read what is kept here."""
+        host = self.headers.get("host")
+        if host is None or self.app.beyond_loopback:
+            return
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name.lower() not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
+                           "answered without a key. --allow-host adds one." % shown(name))
 
     def _elapsed_ms(self):
         return int((self.clock.monotonic() - self.received_s) * 1000)
@@ -269,6 +286,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
 
+    def unkept(self, error):
+        """What this request wrote could not be made durable: its answer is the error."""
+        if self.play is not None and self.play.on_gone is not None:
+            self.play.on_gone()
+        if self.undo is not None:
+            self.undo()
+        self.job = None
+        self.send_api_error(error)
+
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
         ignored = completion.request.ignored_fields
@@ -285,8 +311,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
-        if due_s <= 0.0 and not step.blocking:
-            self.answer = step.run()
+        if due_s <= 0.0 and (not step.blocking or self.breathe is not None):
+            self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
 
@@ -376,34 +402,39 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.clock = clock or Clock()
         self.metrics = Metrics()
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self.store = store or MemoryStore(settings.max_responses, int(settings.max_store_mb * (1 << 20)),
-                                          settings.store_ttl_s, self.clock.time)
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
+                        wall=self.clock.time)
+        self.store = store or make_store(settings, self.clock.time, self.log)
         self.tokenizer = ApproxTokenizer()
         if backend is None:
             backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
         self.backend = backend
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
-                        wall=self.clock.time)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         self.handler_class = type("BoundHandler", (Handler,), {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
-        self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
-        self.listeners = bind_listeners(settings, self.request_queue_size)
+        try:
+            self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
+            self.listeners = bind_listeners(settings, self.request_queue_size)
+        except BaseException:
+            self.store.close()
+            raise
+        self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
         ThreadingHTTPServer.__init__(self, self.listeners[0].getsockname()[:2], self.handler_class,
                                      bind_and_activate=False)
         self.socket.close()
         self.socket = self.listeners[0]
         self.server_name, self.server_port = self.server_address[:2]   # no getfqdn: it can hang
-        self.workers = Workers(self.log_exception)
+        self.workers = Workers(self.log_exception, flush=self.flush_store, written=self.store.written)
         self._waker = Waker()
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
+        self._sweeping = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
@@ -457,7 +488,7 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
-        handler.play = None         # they hold each other: a cycle would wait for the collector
+        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
@@ -480,9 +511,34 @@ class MockTurtleServer(ThreadingHTTPServer):
                 usage.prompt_tokens, usage.completion_tokens),
             "cancelled" if completion.cancel.is_set() else completion.fault or "completed"))
 
+    def flush_store(self, mark=None):
+        """Make what was put durable: None, or the ApiError for whoever answers for what the mark stands for."""
+        try:
+            self.store.flush(mark)
+        except ApiError as error:
+            return error
+        except Exception:
+            self.log_exception()
+            return server_error()
+        return None
+
     def sweep_store(self):
+        """Once a second."""
         if not self.store.blocking:
             self.store.sweep(1000)
+        elif not self._sweeping:
+            self._sweeping = True
+            self.workers.submit(self._sweep_durable)
+
+    def _sweep_durable(self):
+        """On a worker, a few at a time, so that no request waits for long behind it."""
+        try:
+            self.store.sweep(100)
+        except ApiError:
+            return None                 # the store has said so, once
+        finally:
+            self._sweeping = False
+        return lambda error: None
 
     # ---- socketserver's interface -------------------------------------------------------------
 
@@ -622,6 +678,19 @@ class MockTurtle:
         self.stop()
 
 
+def make_store(settings, wall, log):
+    """The store that --store names. Raises ValueError for a file that cannot be one."""
+    bounds = (settings.max_responses, int(settings.max_store_mb * (1 << 20)), settings.store_ttl_s, wall)
+    if settings.store == "memory":
+        return MemoryStore(*bounds)
+    path = settings.store[len("sqlite:"):]
+    kind = network_file_system(path)
+    if kind is not None:
+        log("warning", "--store %s is on a network file system (%s): servers on several machines must not share it, and "
+            "locks may not hold" % (path, kind))
+    return SqliteStore(path, *bounds, sync=settings.store_sync, log=log)
+
+
 # ---- start and stop ---------------------------------------------------------------------------
 
 def bind_listeners(settings, backlog):
@@ -720,7 +789,10 @@ def _tune_interpreter(settings):
 
 def main(argv=None):
     """The command. Returns the process's exit code."""
-    settings = parse_settings(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["store"]:
+        return store_command(argv[1:])
+    settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
     files = raise_file_limit()
@@ -743,7 +815,7 @@ def main(argv=None):
                                    " (open files: %d)" % files))
     server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
         settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
-    if not settings.api_key and not all(is_loopback(sock) for sock in server.listeners):
+    if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
     _tune_interpreter(settings)

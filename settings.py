@@ -30,6 +30,7 @@ class Settings:
     log_level = "info"              # debug, info (a line a request), warning, error
     log_format = "text"             # or json
     log_bodies = False              # request bodies in the log, at level debug
+    allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
@@ -43,6 +44,8 @@ class Settings:
     builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
     refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
+    store = "memory"                # or sqlite:PATH
+    store_sync = "normal"           # full: what was answered survives the machine's power loss as well
     no_compact = False              # /responses/compact answers as for a model that cannot
     max_background = 1000           # background responses in progress at once
     max_responses = 10000           # stored responses; the least recently used go first
@@ -71,6 +74,10 @@ class Settings:
         self.started = FIXED_CREATED if self.fixed_ids else int(time.time())
         self._check()
 
+    def guarded(self):
+        """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
+        return self.store != "memory" and not self.api_key
+
     def _check(self):
         for name in setting_names():
             default, value = getattr(Settings, name), getattr(self, name)
@@ -98,6 +105,10 @@ class Settings:
             raise ValueError("--log-format must be text or json")
         if self.tls_key and not self.tls_cert:
             raise ValueError("--tls-key needs --tls-cert")
+        if self.store != "memory" and not (self.store.startswith("sqlite:") and self.store != "sqlite:"):
+            raise ValueError("--store must be memory or sqlite:PATH")
+        if self.store_sync not in ("normal", "full"):
+            raise ValueError("--store-sync must be normal or full")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -193,7 +204,8 @@ _SETTINGS_FLAGS = (
         ("tls-key", "FILE", "PEM key, when it is not in the certificate's file"),
         ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
         ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
-                                  "(default: every origin)"),
+                                  "(default: every origin, and none with a store on disk and no key)"),
+        ("allow-host", "NAME", "with a store on disk and no key: answer requests for this Host as well, repeatable"),
     )),
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
@@ -225,6 +237,8 @@ _SETTINGS_FLAGS = (
         ("log-bodies", None, "request bodies as well, at level debug; never keys"),
     )),
     ("state", (
+        ("store", "WHERE", "memory, or sqlite:PATH for a file that outlives the server and may be shared"),
+        ("store-sync", "HOW", "of a file: normal survives kill -9, full a power loss as well"),
         ("max-responses", "N", "stored responses and chats kept, and as many conversations; the least recently used go first"),
         ("max-background", "N", "background responses in progress at once; more get 429"),
         ("max-store-mb", "MB", "size of all that is stored together"),

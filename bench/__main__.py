@@ -1,6 +1,6 @@
 """The command line of the benchmark.
 
-    python -m bench                                    the server of this checkout, everything, about 80 s
+    python -m bench                                    the server of this checkout, everything, about 140 s
     python -m bench --file dist/mockturtle.py --floor  the single file, beside the floor
     python -m bench --url http://127.0.0.1:8000 --tests rps,stream
     python -m bench --guard                            the ratios that CI holds us to, under 60 s; exit 1 when broken
@@ -76,8 +76,8 @@ def parse_options(arguments):
     if not 0 < options.secs <= 60 or not 0 < options.paced_secs <= 60 or not 1 <= options.reps <= 20:
         parser.error("--secs and --paced-secs: up to 60; --reps: up to 20")
     options.warmup_s, options.cold_starts, options.idle_secs = 0.5, 3, 2.0
-    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ("state",)
-    options.turns, options.stored = 2000, 100000
+    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ("state", "disk")
+    options.turns, options.stored, options.expiring = 2000, 100000, 20000
     if options.guard:
         vars(options).update(PROFILE, floor=True)
         if options.url:
@@ -91,7 +91,7 @@ def find_targets(options, say):
         address = urlsplit(options.url)
         if address.hostname not in ("127.0.0.1", "localhost") or not address.port:
             raise SystemExit("--url: http://127.0.0.1:PORT, as all load stays on this machine")
-        unfit = ("cold",) + (UNPACED_TESTS if options.itl_ms > 0 else PACED_TESTS)
+        unfit = ("cold", "disk") + (UNPACED_TESTS if options.itl_ms > 0 else PACED_TESTS)
         left_out = [test for test in options.tests if test in unfit]
         if left_out:
             say("left out, as the server already runs with the latency it has (see --itl-ms): " + ", ".join(left_out))

@@ -6,6 +6,8 @@ where the platform cannot tell. `options` is what parse_options of `__main__` or
 
 import http.client
 import json
+import os
+import tempfile
 import time
 from functools import partial
 
@@ -293,6 +295,79 @@ def test_state(target, options, record):
         note_client(many, record)
 
 
+def stores(folder):
+    """{name: flags} of the stores that the disk test compares."""
+    more = ("--max-responses", "1000000", "--max-store-mb", "4000", "--log-level", "warning")
+    return {"memory": more, "sqlite": ("--store", "sqlite:" + os.path.join(folder, "store.db"), *more)}
+
+
+def measure_disk_rps(target, options, record):
+    """Plain stored requests/s, on a new file of each server's own."""
+    rates = {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for name, flags in stores(folder).items():
+            with target.start(0, 0, PLAIN_TOKENS, flags) as server:
+                result = run_load(server, plain_load("responses", options))
+            rates[name] = result["rps"]
+            record("disk.%s.rps" % name, result["rps"])
+            record("disk.%s.rps_p99_ms" % name, result["latency_ms"]["p99"])
+            record("disk.%s.cpu_per_request_ms" % name, cpu_per_request(result))
+            note_client(result, record)
+    record("disk.sqlite.rps_of_memory", rates["sqlite"] / rates["memory"])
+
+
+def measure_disk_streams(target, options, record):
+    """Server CPU per paced stream that is not stored, stored in memory, and in a file."""
+    streams, costs = max(options.n), {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        flags = stores(folder)
+        for name, kept in (("unstored", "memory"), ("memory", "memory"), ("sqlite", "sqlite")):
+            load = paced_load("responses", options, streams)
+            load["body"] = json.dumps(dict(json.loads(load["body"]), store=name != "unstored"), separators=(",", ":"))
+            with target.start(options.ttft_ms, options.itl_ms, options.output_tokens, flags[kept]) as server:
+                result = run_load(server, load)
+            cost = cpu_per_million(result)
+            record("disk.%s.err_p99_ms" % name, result["gap_abs_err_ms"]["p99"])
+            note_client(result, record)
+            if cost is not None:
+                costs[name] = cost * options.output_tokens / 1e3
+                record("disk.%s.cpu_per_stream_ms" % name, costs[name])
+                if name != "unstored":
+                    record("disk.%s.cpu_of_unstored" % name, costs[name] / costs["unstored"])
+
+
+def measure_disk_expiry(target, options, record):
+    """What the sweep of many expired responses does to plain requests; the same file before they are expired."""
+    import sqlite3
+
+    load = dict(plain_load("responses", options), conns=BUSY_CONNECTIONS)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        flags, path = stores(folder)["sqlite"], os.path.join(folder, "store.db")
+        with target.start(0, 0, PLAIN_TOKENS, flags) as server:
+            run_load(server, dict(load, secs=100.0, warmup_s=0.0, conns=CONNECTIONS, max_requests=options.expiring))
+        for name in ("quiet", "expiring"):
+            if name == "expiring":
+                file = sqlite3.connect(path)
+                file.execute("UPDATE nodes SET created = created - 200000")
+                file.commit()
+                file.close()
+            with target.start(0, 0, PLAIN_TOKENS, flags) as server:
+                result = run_load(server, load)
+            record("disk.%s.rps" % name, result["rps"])
+            record("disk.%s.rps_p99_ms" % name, result["latency_ms"]["p99"])
+            note_client(result, record)
+        file = sqlite3.connect(path)
+        record("disk.expiring.expired", file.execute("SELECT expired FROM totals").fetchone()[0])
+        file.close()
+
+
+def test_disk(target, options, record):
+    """What it costs to keep state in a file, beside keeping it in memory and not keeping it."""
+    measure_disk_rps(target, options, record)
+    measure_disk_streams(target, options, record)
+    measure_disk_expiry(target, options, record)
+
+
 TESTS = {
     "cold": test_cold,
     "rps": test_rps,
@@ -302,6 +377,7 @@ TESTS = {
     "memory": test_memory,
     "idle": test_idle,
     "state": test_state,
+    "disk": test_disk,
 }
 PACED_TESTS = ("paced", "mixed")
 UNPACED_TESTS = ("rps", "stream", "memory", "state")  # want a server without latency; the rest takes any

@@ -253,6 +253,27 @@ class Store:
         """The stored item with this id as a dict, or None."""
         raise NotImplementedError
 
+    def begin_running(self, id, body, input, parent):
+        """A background response begins here. body: its object as queued; input: as a Node's. For stores that
+        other servers read."""
+
+    def running(self, id):
+        """A background response that some server on this store is generating: an object with id, body,
+        input, parent and `ours`, whether it is this one; or None."""
+
+    def forget_running(self, id):
+        """A background response of this server ended without being put."""
+
+    def written(self):
+        """A mark of what this thread wrote since its last call of this or of flush(); None for nothing."""
+
+    def flush(self, mark=None):
+        """Make durable what was put since the last flush: called before an answer that tells of it.
+
+        mark: whose writes the caller answers for, a written(); without one this thread's.
+        Raises ApiError when they could not be made durable, by this flush or another thread's; then
+        nothing of them was kept."""
+
     def sweep(self, budget):
         """Drop at most `budget` expired nodes; how many went."""
         raise NotImplementedError

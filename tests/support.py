@@ -535,6 +535,8 @@ class LiveServerTest(QuietTestCase):
 
     def start_server(self, backend=None, store=None, clock=None, **settings):
         """Start the test's server, with settings on top of the class's. Once a test."""
+        if store.__class__ is str:          # a setting, not an object
+            settings["store"], store = store, None
         values = dict(self._defaults, **self.form_settings)
         values.update(self.settings)
         values.update(settings)

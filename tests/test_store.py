@@ -945,7 +945,7 @@ class StoreContract:
                     store.release_conversation(*claim)
                     found = store.conversation(into)
                     self.assertEqual(found is None, model.use_conversation(into) is None)
-                    met["moved"] += found is not None and found.head is node
+                    met["moved"] += found is not None and found.head is not None and found.head.id == node.id
                 if not full and not node.hidden:
                     ids.append(node.id)
             stats = store.stats()

@@ -46,6 +46,32 @@ class WorkersTest(QuietTestCase):
         self.assertEqual([number for number, _ in seen], list(range(500)))
         self.assertEqual(len({ident for _, ident in seen}), 1)
 
+    def test_what_a_job_returns_hears_whether_its_own_writes_are_durable(self):
+        marks, heard, done, ready = [], [], threading.Event(), self.gate()
+
+        def written():
+            return marks.pop() if marks else None
+        workers = self.workers(flush=lambda mark: "lost" if mark == "bad" else None, written=written)
+
+        def job(mark):
+            def run():
+                marks.append(mark)
+                return lambda error: heard.append((mark, error))
+            return run
+        workers.submit(lambda: ready.wait(TIMEOUT_S) and None)
+        for mark in ("good", "bad", "also good"):
+            workers.submit(job(mark))
+        workers.submit(done.set)
+        ready.set()
+        wait_until(lambda: len(heard) == 3, "the three")
+        self.assertEqual(heard, [("good", None), ("bad", "lost"), ("also good", None)])
+        self.assertTrue(done.wait(TIMEOUT_S))
+
+    def test_writes_of_jobs_that_return_nothing_are_made_durable_as_well(self):
+        flushed = threading.Event()
+        self.workers(flush=lambda mark: flushed.set()).submit(lambda: None)
+        self.assertTrue(flushed.wait(TIMEOUT_S))
+
     def test_quick_jobs_from_many_threads_all_run(self):
         workers, seen, done = self.workers(), [], threading.Event()
 

@@ -270,7 +270,12 @@ class Loop:
         def job():
             if not conn.left:       # else nobody waits for it
                 handler.answer_request()
-            self.post(lambda: self._deliver_late(conn, handler))
+
+            def durable(error):
+                if error is not None:
+                    handler.unkept(error)
+                self.post(lambda: self._deliver_late(conn, handler))
+            return durable
         self._workers.submit(job)
 
     def _refuse(self, conn, error):

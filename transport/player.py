@@ -26,14 +26,16 @@ _LATENESS_LAST = LATENESS_SLOTS - 1
 class Step:
     """A frame that is made only when it is due: run() returns its bytes.
 
-    blocking: run() may wait, so it is called on a worker and the play pauses meanwhile.
+    blocking: run() may wait, so it is called on a worker and the play pauses meanwhile. failed(error):
+    the bytes in place of run()'s when what it wrote could not be made durable.
     """
 
-    __slots__ = ("run", "blocking")
+    __slots__ = ("run", "blocking", "failed")
 
-    def __init__(self, run, blocking=False):
+    def __init__(self, run, blocking=False, failed=None):
         self.run = run
         self.blocking = blocking
+        self.failed = failed
 
 
 class Splice:
@@ -498,8 +500,12 @@ class Player:
             except Exception:
                 self._on_error()
                 self._wake(lambda: self._end(play, False))
-                return
-            self._wake(lambda: came(frame))
+                return None
+
+            def durable(error):
+                told = frame if error is None or step.failed is None else step.failed(error)
+                self._wake(lambda: came(told))
+            return durable
 
         def came(frame):
             play.away = False

@@ -70,6 +70,9 @@ class ConnectionThreads:
                     handler.answer_request()
                     if handler.moved:
                         handler.answer_request()    # this thread is its worker
+                    error = self._server.flush_store()
+                    if error is not None:
+                        handler.unkept(error)
                 self._deliver(conn, handler)
             self._linger(conn)
         except OSError:

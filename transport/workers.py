@@ -10,12 +10,19 @@ from collections import deque
 WORKER_IDLE_S = 10.0                # a blocking worker without a job ends after this
 
 
+QUICK_AT_ONCE = 32                  # jobs whose writes are made durable together
+
+
 class Workers:
     """max_blocking: how many blocking jobs run at once. on_error(): called inside the except
-    block of a job that failed; the worker lives on."""
+    block of a job that failed; the worker lives on. written(): a mark of what the job that just ran wrote.
+    flush(mark): makes what quick jobs wrote durable, once for as many as there are; returns None, or the
+    error that befell what the mark stands for."""
 
-    def __init__(self, on_error, max_blocking=256):
+    def __init__(self, on_error, max_blocking=256, flush=lambda mark: None, written=lambda: None):
         self._on_error = on_error
+        self._flush = flush
+        self._written = written
         self._max_blocking = max_blocking
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -29,7 +36,8 @@ class Workers:
         self._stopped = False
 
     def submit(self, job):
-        """Run a short job on the quick thread."""
+        """Run a short job on the quick thread. What it returns, if anything, is called when its writes are
+        durable, with None or the error that kept them from being it."""
         with self._lock:
             self._quick.append(job)
             if self._quick_thread is None:
@@ -68,9 +76,13 @@ class Workers:
                     if self._stopped:
                         return
                     self._changed.wait()
-                job = self._quick.popleft()
-            self._run(job)
-            job = None                  # or it would hold its request until the next one comes
+                jobs = [self._quick.popleft() for _ in range(min(QUICK_AT_ONCE, len(self._quick)))]
+            later = [(self._run(job), self._written()) for job in jobs]
+            for after, mark in later:
+                error = self._flush(mark)
+                if after is not None:
+                    self._run(lambda: after(error))
+            jobs = job = later = after = None   # or they would hold their requests until the next ones come
 
     def _run_blocking(self):
         while True:
@@ -100,7 +112,7 @@ class Workers:
 
     def _run(self, job):
         try:
-            job()
+            return job()
         except BaseException:           # SystemExit as well: it would end this thread and nothing else
             self._on_error()
 
