@@ -19,6 +19,8 @@ VALUES = {
     "host": ((["127.0.0.2"], ("127.0.0.2",)), ("127.0.0.3, ::1", ("127.0.0.3", "::1")), ("127.0.0.4", ("127.0.0.4",))),
     "port": ((1, 1), ("2", 2), ("3", 3)),
     "transport": (("threads", "threads"), ("threads", "threads"), ("threads", "threads")),
+    "store": (("sqlite:a.db", "sqlite:a.db"), ("sqlite:b.db", "sqlite:b.db"), ("sqlite:c.db", "sqlite:c.db")),
+    "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
