@@ -14,7 +14,7 @@ from api_common import (ApiError, check_boolean, dump_json, invalid_value, missi
 from state.contract import Store, item_response_id
 from transport.websocket import (WS_CLOSE, WS_GOING_AWAY, WS_PING, WS_PONG, WS_POLICY, WS_SERVER_FAULT, WS_TEXT,
                                  WS_UNSUPPORTED, FrameParser, WebSocketError, check_close_payload, ws_close_frame,
-                                 ws_event_framer, ws_frame)
+                                 ws_frame)
 from transport.workers import Breather
 
 SOCKET_LANES = 32                   # distinct stream_ids of a connection (WebSocket mode guide)
