@@ -853,6 +853,19 @@ class SlowReaderTest(WebSocketLive):
         self.assertEqual([event["sequence_number"] for event in turn], list(range(len(turn))))
         self.assertEqual(kinds(turn).count("response.output_text.delta"), 300)
 
+    def test_what_a_client_sends_behind_its_close_is_not_kept(self):
+        self.start_server(output_tokens=20000)
+        client = self.open_small()
+        client.create(ignore_eos=True, max_output_tokens=20000)
+        wait_until(lambda: any(play.rest for play in list(self.server.player.plays.values())), "a full socket")
+        reader = list(self.server.player.readers)[0]
+        client.send_frame(CLOSE, close_payload(1000))
+        client.send(b"x" * (4 << 20))           # taken, or it would stand in the kernel
+        self.assertLess(len(reader._parser._buf), 1 << 20)
+        while client.read_ws()[0] != CLOSE:
+            pass
+        self.assertTrue(client.has_ended())
+
     def test_a_flood_of_pings_without_a_reader_is_not_kept(self):
         self.start_server(output_tokens=20000)
         client = self.open_small()
