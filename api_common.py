@@ -88,6 +88,11 @@ def escape_json(text):
     return _JSON_ESCAPE(text)[1:-1].encode("ascii")
 
 
+def unescape_json(data):
+    """escape_json() undone."""
+    return json.loads(b'"%s"' % data)
+
+
 def _json_constant(name):
     raise ValueError("%s is not JSON" % name)
 
@@ -425,7 +430,7 @@ def check_context(tokens, limit, max_model_len, param):
     limit: what the request says, or None. Raises ApiError when prompt and limit do not fit.
     """
     room = max_model_len - tokens
-    if room < 1:
+    if room < (limit != 0):             # scoring generates nothing
         raise context_overflow(tokens, max_model_len, param)
     if limit is None:
         return room if room < LONGEST_ANSWER_TOKENS else None
@@ -593,7 +598,7 @@ def parse_query_integer(query, name, default, low):
     text = (query.get(name) or [None])[-1]
     if text is None:
         return default
-    if not (len(text) < 20 and text.isascii() and text.lstrip("-").isdigit() and text.count("-") == text.startswith("-")):
+    if not (len(text) < 100 and text.isascii() and text.lstrip("-").isdigit() and text.count("-") == text.startswith("-")):
         raise ApiError(400, "Invalid type for '%s': expected an integer, but got '%s'." % (name, shown(text)),
                        code="invalid_type", param=name)
     value = int(text)

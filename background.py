@@ -49,10 +49,11 @@ class EventLog:
     for end() and the two counts.
     """
 
-    def __init__(self, player, keeps=True, events=()):
-        self.events = list(events)
+    def __init__(self, player, keeps=True, replayed=None):
+        """replayed: the events of a response that is over."""
+        self.events = [] if replayed is None else replayed
         self.count = len(self.events)       # of events that are out
-        self.over = bool(events)
+        self.over = replayed is not None
         self._player = player
         self._keeps = keeps
         self._lock = threading.Lock()       # between an event that comes and end()
@@ -270,11 +271,13 @@ class BackgroundRuns:
         play = run.play = Play(run.log, self._now(), steps)
 
         def ended(play, whole):
-            run.play = None
-            if not run.settled.is_set():        # only a fault of ours ends a play without its end
+            run.play = run.turn.run = None      # they held each other
+            if not run.settled.is_set() and not completion.cancel.is_set():
+                for callback in completion.cancel.raise_flag():     # a fault of ours: who generates must hear of it
+                    self._workers.submit(callback)
+                completion.settle()
                 self.forget(run.id)
                 run.settled.set()
-                completion.settle()
             run.log.end()
             self._on_end(run)
         play.on_end = ended
@@ -300,10 +303,11 @@ class BackgroundRuns:
         return True
 
     def stopped(self, run):
-        """Its end is in the store: let go of everything."""
-        self.forget(run.id)
-        run.settled.set()
+        """It was cancelled and its end is stored, or it was deleted: let go of everything."""
         run.completion.settle()
+        if run.final is None:
+            self.forget(run.id)
+        run.settled.set()
         play = run.play
         if play is not None:
             self._player.post(lambda: self._player.stop(play))

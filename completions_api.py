@@ -257,8 +257,8 @@ class CompletionsApiMixin(Host):
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
         for request in batch.requests:
-            request.max_tokens = check_context(request.history.tokens, request.max_tokens,
-                                               self.settings.max_model_len, "prompt")
+            limit = check_context(request.history.tokens, body.get("max_tokens"), self.settings.max_model_len, "prompt")
+            request.max_tokens = min(request.max_tokens, limit) if limit is not None else request.max_tokens
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)

@@ -10,7 +10,7 @@ from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SE
                         TakesLong, build_page, check_fields, check_min_tokens,
                         check_model_name, check_streaming, check_unknown, context_overflow, ignored_headers,
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
-                        parse_query_integer, shown)
+                        parse_query_integer, shown, unescape_json)
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
                        read_tools)
 from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_events
@@ -33,11 +33,11 @@ class _Turn:
     """One response on its way: what the store needs when it is complete.
 
     parent: the Node that it follows, or None. conversation: the id of the one it holds, or None.
-    stored: whether it can be asked for later. run: its BackgroundRun, or None.
+    held: the same, until it lets go. stored: whether it can be asked for later. background; run: its BackgroundRun while it is generated.
     """
 
-    __slots__ = ("id", "tail", "parent", "read", "tokens", "store", "assembler", "wall", "conversation", "stored",
-                 "run", "runs", "live")
+    __slots__ = ("id", "tail", "parent", "read", "tokens", "tokenizer", "store", "assembler", "wall", "conversation", "stored",
+                 "background", "run", "runs", "live", "held")
 
     def keep(self, frames):
         """Store the finished response. Called before the terminal event is written."""
@@ -45,34 +45,41 @@ class _Turn:
         replay = None
         if run is not None and run.resumable:
             replay = pack_events(run.log.events + split_events(frames))
-        usage = assembler.usage
-        said = usage.completion_tokens - usage.reasoning_tokens if usage is not None else 0
-        body = assembler.result()
         # nothing is appended to a conversation by a turn that failed
-        self.put(body, assembler.output_at, said, assembler, replay, moves=assembler.closed)
+        self.put(assembler.result(), assembler.output_at, assembler, replay, moves=assembler.closed)
         if run is not None:
+            self.release()              # before anybody can see that it has ended
             self.runs.forget(self.id)
             run.settled.set()
 
-    def put(self, body, output_at, said, assembler, replay=None, moves=False):
-        """Store an object of this turn. said: tokens of its output. moves: it is its conversation's last."""
-        read = self.read
-        digest = blake2b(b"\0".join([read.prefix_hash] + assembler.texts), digest_size=16)
+    def put(self, body, output_at, assembler, replay=None, moves=False):
+        """Store an object of this turn, as the assembler has said it. moves: it is its conversation's last."""
+        read, usage, words = self.read, assembler.usage, assembler.words()
+        if usage is not None:
+            said = usage.completion_tokens - usage.reasoning_tokens
+        else:                           # it failed, or was cancelled
+            said = self.tokenizer.count(unescape_json(b"".join(words))) if words else 0
+        digest = blake2b(b"\0".join([read.prefix_hash] + words), digest_size=16)
         node = Node(self.id, self.parent, self.wall(), body, output_at, read.stored(self.tail),
                     self.tokens + said + MESSAGE_TOKENS, digest.digest(),
                     read.open_calls.union(assembler.call_ids) if assembler.call_ids else read.open_calls,
                     read.foreign_ids, read.calls + len(assembler.call_ids), not self.stored,
-                    background=self.run is not None, replay=replay)
+                    background=self.background, replay=replay)
         self.store.put(node, self.conversation if moves else None)
 
     def settle(self):
         """The generation is over, however it ended."""
+        self.release()
         run = self.run
-        if run is not None and not run.settled.is_set():
+        if run is not None and not run.settled.is_set() and not run.completion.cancel.is_set():
             run.final = self.assembler.result()     # it could not be stored: whoever polls learns of it here
             run.settled.set()
-        if self.conversation is not None:
-            self.store.release_conversation(self.conversation, self.id)
+
+    def release(self):
+        """Let go of what only one at a time may have."""
+        held, self.held = self.held, None
+        if held is not None:
+            self.store.release_conversation(held, self.id)
         self.live.discard(self.id)
 
 
@@ -111,10 +118,12 @@ class ResponsesApiMixin(Host):
             raise ApiError(400, "Background responses must be stored: 'background' needs 'store' to be true.",
                            param="background")
         turn.store, turn.runs, turn.live, turn.run = self.store, self.runs, self.live_responses, None
+        turn.tokenizer, turn.background = self.tokenizer, background
         turn.tail = self.ids.tail()
         turn.id = "resp_" + turn.tail
         turn.wall = self.clock.time
         turn.conversation, turn.parent = self._responses_context(body, turn.id)
+        turn.held = turn.conversation
         try:
             self._responses_start(body, unknown, turn, streamed, background, backend)
         except BaseException:
@@ -206,12 +215,15 @@ class ResponsesApiMixin(Host):
             prefix_hash = blake2b(instructions.encode("utf-8", "surrogatepass") + prefix_hash,
                                   digest_size=16).digest()
         given = {}
-        if "tools" in body or "tool_choice" in body:
-            given["tools"] = specs = read_tools(body.get("tools"),
-                                                known_types=RESPONSE_TOOL_TYPES if strict else None)
-            given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
+        if "tools" in body or "tool_choice" in body or read.tools:
+            known_types = RESPONSE_TOOL_TYPES if strict else None
+            specs = read_tools(body.get("tools"), known_types=known_types)
             if specs:
                 fixed_tokens += count_tool_tokens(body["tools"], tokenizer, breathe)
+            for place, tools in read.tools:     # Codex offers them so
+                specs += read_tools(tools, place, known_types=known_types)
+            given["tools"] = specs
+            given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
             given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)
@@ -287,7 +299,8 @@ class ResponsesApiMixin(Host):
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
         node = self._responses_stored(id)
         if node is None:
-            if id in self.live_responses or self.runs.get(id) is not None:
+            run = self.runs.get(id)
+            if id in self.live_responses or run is not None and run.final is None:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
             raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
@@ -344,11 +357,12 @@ class ResponsesApiMixin(Host):
         run = self.runs.get(id)
         gone = False
         if run is not None:
-            if self.runs.cancel(run) or run.final is not None:
+            if not self.runs.cancel(run) and run.final is None:
+                self._responses_await_end(run)
+            if self.runs.get(id) is run:
+                run.final = None
                 self.runs.stopped(run)
                 gone = True
-            else:
-                self._responses_await_end(run)
         if not gone and not (id.startswith("resp_") and self.store.delete(id)):
             raise ApiError(404, "Response with id '%s' not found." % shown(id))
         self.send_json(200, {"id": id, "object": "response", "deleted": True})
@@ -376,12 +390,12 @@ class ResponsesApiMixin(Host):
 
     def _responses_keep_cancelled(self, run):
         body, output_at = run.snapshot("cancelled", self.breathe)
-        turn, shadow = run.turn, run.shadow_assembler()
         try:
-            turn.put(body, output_at, self.tokenizer.count(b"".join(shadow.texts).decode("ascii")), shadow,
-                     pack_events(run.log.events) if run.resumable else None)
-        finally:
-            self.runs.stopped(run)
+            run.turn.put(body, output_at, run.shadow_assembler(),
+                         pack_events(run.log.events) if run.resumable else None)
+        except ApiError:
+            run.final = body                # it is not stored, but whoever polls learns of it here
+        self.runs.stopped(run)
         self.send_json(200, body)
 
     def _responses_await_end(self, run):

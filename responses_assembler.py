@@ -21,6 +21,9 @@ _ITEM_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                   "custom_tool_call": "ctc_", "web_search_call": "ws_", "file_search_call": "fs_",
                   "compaction": "cmp_"}
 
+# Items whose schema knows no status "incomplete" (S): one that was cut has failed.
+_NEVER_INCOMPLETE = frozenset(("web_search_call", "image_generation_call"))
+
 # The closed list of response.error.code that matters here (S), and the one that Codex looks for;
 # anything else is a server_error.
 _RESPONSE_ERROR_CODES = frozenset(("server_error", "rate_limit_exceeded", "invalid_prompt",
@@ -100,7 +103,7 @@ class _OpenReasoning:
     def body(self, status):
         text = "".join(self.pieces)
         value = {"type": "reasoning", "id": self.id.decode("ascii"), "summary": []}
-        if self.raw:
+        if self.raw and text:
             value["content"] = [{"type": "reasoning_text", "text": text}]
         elif text:
             value["summary"] = [{"type": "summary_text", "text": text}]
@@ -122,6 +125,8 @@ class _OpenItem:
         self.fields = dict(fields)
 
     def body(self, status):
+        if status == b"incomplete" and self.kind in _NEVER_INCOMPLETE:
+            status = b"failed"
         value = {"type": self.kind, "id": self.id.decode("ascii"), "status": status.decode("ascii")}
         value.update(self.fields)
         return dump_json(value)
@@ -137,6 +142,7 @@ class ResponseAssembler(Assembler):
     number of the next event.
     """
 
+    keeps_failures = True
     OPENING_EVENTS = 3              # of a background response: created, queued, in_progress
 
     def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False, background=False,
@@ -530,6 +536,17 @@ class ResponseAssembler(Assembler):
         self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
         return ((b"" if self._fails_once else self._event(b"error", b"%s", (told,)))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
+
+    def words(self):
+        """All that was said, in escaped pieces, what is still open included."""
+        if self._message is None and not self._calls:
+            return self.texts
+        said = list(self.texts)
+        if self._message is not None and self._message.escapes:
+            said += self._message.escapes
+        for number in sorted(self._calls):
+            said.append(escape_json("".join(self._calls[number].pieces)))
+        return said
 
     def _output_so_far(self, status):
         """The output array, with what is still open as far as it came, in this status."""

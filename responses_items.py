@@ -40,14 +40,16 @@ class ReadInput:
 
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
     calls int, made in the context up to here. after_output: whether a tool's output is its last
-    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items.
+    item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items. tools:
+    (place, list) of each `additional_tools` item.
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids", "calls", "after_output", "_stored")
+                 "foreign_ids", "calls", "after_output", "tools", "_stored")
 
     def __init__(self):
         self._stored = None
+        self.tools = ()
 
     def prepare(self, tail):
         """Make stored() now, on a worker, where it may take long."""
@@ -348,6 +350,9 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
                         and call_id not in answered and not has_call(parent, call_id, breathe):
                     raise ApiError(400, "No tool call found for the tool output with call_id '%s'."
                                    % shown(call_id), param=name)
+        elif kind == "additional_tools" and item.get("tools") is not None:
+            check_array(check_object)(item["tools"], path + ".tools")
+            read.tools += ((path + ".tools", item["tools"]),)
         read.after_output = role == "output"
         chars += len(text)
         if chars > MAX_INPUT_CHARS:

@@ -22,7 +22,7 @@ def _check_input(value, path):
 
 def _check_conversation(value, path):
     if value.__class__ is dict:
-        check_string(empty=False)(value.get("id"), path + ".id")
+        check_given_string(value.get("id"), path + ".id")
     elif value.__class__ is not str:
         raise invalid_type(path, "a conversation id or an object with one", value)
 
@@ -152,6 +152,7 @@ _ECHO_DEFAULTS = (
     ("safety_identifier", b"null"), ("prompt_cache_key", b"null"), ("user", b"null"),
     ("store", b"true"), ("background", b"false"), ("service_tier", b'"default"'),
     ("metadata", b"{}"))
+_ECHO_WHEN_GIVEN = frozenset(("prompt", "prompt_cache_retention", "prompt_cache_options"))
 _ECHO_PLACE = {name: place for place, (name, _) in enumerate(_ECHO_DEFAULTS)}
 _ECHO_READY = [b'"%s":%s' % (name.encode("ascii"), value) for name, value in _ECHO_DEFAULTS]
 _ECHO_KEYS = [b'"%s":' % name.encode("ascii") for name, _ in _ECHO_DEFAULTS]
@@ -181,6 +182,8 @@ def _echo_value(name, value):
                 "verbosity": value.get("verbosity") or "medium"}
     if name == "reasoning":
         return dict(value, effort=value.get("effort"), summary=value.get("summary"))
+    if name == "prompt":
+        return dict(value, version=value.get("version"), variables=value.get("variables"))
     if name == "service_tier":
         return "default" if value == "auto" else value
     return value
@@ -194,15 +197,14 @@ def build_echo(body, conversation=None):
     parts = list(_ECHO_READY)
     if conversation is not None:
         parts.append(b'"conversation":{"id":%s}' % dump_string(conversation))
-    for name in ("prompt_cache_retention", "prompt_cache_options"):
-        if body.get(name) is not None:
-            parts.append(b'"%s":%s' % (name.encode("ascii"), dump_json(body[name])))
-    if body.get("prompt") is not None:
-        parts.append(b'"prompt":%s' % dump_json(dict(
-            body["prompt"], version=body["prompt"].get("version"), variables=body["prompt"].get("variables"))))
     for name, value in body.items():
         place = _ECHO_PLACE.get(name)
-        if place is not None and value is not None:
+        if value is None:
+            continue
+        if place is None:
+            if name in _ECHO_WHEN_GIVEN:
+                parts.append(b'"%s":%s' % (name.encode("ascii"), dump_json(_echo_value(name, value))))
+        else:
             if value.__class__ is str and name != "service_tier":
                 parts[place] = _ECHO_KEYS[place] + dump_string(value)
             elif value.__class__ is int:

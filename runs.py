@@ -23,9 +23,11 @@ class Assembler:
     quiet: set before the first delta of a plain answer, whose frames nobody wants: they need not be
     made, and are empty.
     usage: the Usage that was fed, or None.
+    keeps_failures: whether an answer that failed has an object that can be stored.
     """
 
     failed = None
+    keeps_failures = False
     quiet = False
     usage = None
 
@@ -303,7 +305,7 @@ class Completion:
         self._metrics.add("failures")
         self.fault = error.message
         frames = self.assembler.fail(error) + self._tail
-        if keep and self._keep is not None:
+        if keep and self._keep is not None and self.assembler.keeps_failures:
             try:
                 self._keep(frames)
             except Exception as exc:

@@ -146,7 +146,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.play = self.job = self.completion = None
         self.fault = None           # the message of the error that was answered
         self.status = 200
-        self.moved = False          # it took too long here: answer_request() is to be called on a worker
+        self.moved = False          # for a worker: set before answer_request() there, or by it elsewhere
 
     @property
     def query(self):
@@ -163,7 +163,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def answer_request(self):
         """Route and answer. Never raises: every fault becomes an envelope."""
-        if self.moved or self.wants_worker():
+        if self.moved:
             self.moved = False
             self.breathe = Breather()
         try:
@@ -296,6 +296,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.completion = completion
         if not self.chunked:
             self.keep_alive = False
+        if self.command == "HEAD":
+            self.answer = self._stream_head(headers)
+            return
         heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
         steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
         metrics = self.metrics
@@ -636,10 +639,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         """Let go of sockets, threads and the store. After serve_forever() has returned."""
         for sock in self.listeners:
             sock.close()
+        self.runs.close()
         if self._pacer is not None:
             self._pacer.stop()
             self._pacer_waker.close()
-        self.runs.close()
         self.workers.stop()
         self._waker.close()
         self.backend.close()

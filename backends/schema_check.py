@@ -198,6 +198,7 @@ class SchemaDocument:
         self.root = root
         dialect = root.get("$schema") if isinstance(root, dict) else None
         self.refs_alone = isinstance(dialect, str) and any(draft in dialect for draft in _SCHEMA_OLD_DRAFTS)
+        self._draft4 = isinstance(dialect, str) and "draft-04" in dialect      # which says `id` for $id
         self._bases = None              # id of a schema -> its base URI
         self._resources = {}            # URI -> (schema, path)
         self._anchors = {}              # (URI, anchor) -> (schema, path, is dynamic)
@@ -229,7 +230,7 @@ class SchemaDocument:
         if isinstance(name, str) and not (self.refs_alone and "$ref" in schema):
             if name.startswith("#"):            # an anchor, up to draft 7
                 self._anchors.setdefault((base, name[1:]), (schema, path, False))
-            elif "$id" in schema or not path:
+            elif "$id" in schema or not path or self._draft4:
                 base = urljoin(base, name).partition("#")[0]
                 self._resources.setdefault(base, (schema, path))
         for key in ("$anchor", "$dynamicAnchor"):

@@ -248,4 +248,4 @@ class ValueHints:
                 found = _HINT_NUMBERS.get(word) or _HINT_NUMBERS.get(_hint_singular(word))
                 if found and not (whole and found[2] and found[1] == 1):
                     return found
-        return (1, 100, 0 if whole else 2)
+        return (1, 100, 0)      # clients read many a `number` as a count: 46, not 46.67

@@ -118,7 +118,8 @@ class NumberRange:
         if span == float("inf"):
             first, span = 0.0, 1.0
         for places in (digits, digits, max(2, digits), max(2, digits), 6, 12):
-            yield round(first + span * self.draw.random(), places)
+            value = round(first + span * self.draw.random(), places)
+            yield value if places else int(value)       # 46, which every reader of numbers takes
         for _ in range(4):
             yield first + span * self.draw.random()
         yield first + span / 2

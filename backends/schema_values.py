@@ -24,7 +24,9 @@ _SCHEMA_NAME = {"type": "string"}   # what every property's name is
 
 
 class _SchemaWriter(SchemaScalars):
-    """Makes one value."""
+    """Makes one value. sparse: see generate_value()."""
+
+    sparse = False
 
     def value(self, wanted, name, depth, taken=()):
         """A value for a list of (schema, path).
@@ -99,6 +101,8 @@ class _SchemaWriter(SchemaScalars):
         made, failed = {}, 0
         cramped = self.is_cramped(demands, depth)
         chance = 0.85 if demands.attempt < 3 else (0.5, 0.0, 1.0)[demands.attempt % 3]
+        if self.sparse and demands.attempt < 3 and any("required" in entry.schema for entry in demands.entries):
+            chance = 0.0
         for key in known:
             if key in required:
                 wanted = self._property_wanted(demands, key, required[key])
@@ -356,12 +360,13 @@ class _SchemaWriter(SchemaScalars):
         return any(self._covers_item(child, index, due, False) for child in entry.children)
 
 
-def generate_value(schema, draw, hint="", work=SCHEMA_WORK):
+def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False):
     """A JSON-able value that satisfies `schema`.
 
     schema: a dict or a bool. draw: a random.Random that the caller seeded; the same seed gives the same value.
     hint: the user's text; a city, a name or a query that it names is used where the schema asks for one.
-    work: the budget. Raises UnsatisfiableSchema with the place when no value can be made; when the budget
+    work: the budget. sparse: objects that say what they require get nothing else, as a model calls a
+    tool. Raises UnsatisfiableSchema with the place when no value can be made; when the budget
     was used up, with its `spent` true.
     """
     if not is_schema(schema):
@@ -370,6 +375,7 @@ def generate_value(schema, draw, hint="", work=SCHEMA_WORK):
     problem = None
     for asserts_formats in (True, False):
         writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget)
+        writer.sparse = sparse
         try:
             second = []
             for _ in range(6):

@@ -241,7 +241,7 @@ class SimulatedBackend(Backend):
         if spec.kind == "custom":
             text = self._custom_input(spec, digest, request)
         else:
-            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place)
+            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
         deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
@@ -338,10 +338,11 @@ def _probability(token, share):
             "bytes": list(token.encode("utf-8", "surrogatepass"))}
 
 
-def _satisfying(schema, digest, request, place):
+def _satisfying(schema, digest, request, place, sparse=False):
     work = SCHEMA_WORK if request.breathe is not None else INLINE_SCHEMA_WORK
     try:
-        return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text, work)
+        return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text, work,
+                              sparse)
     except UnsatisfiableSchema as exc:
         if exc.spent and request.breathe is None:
             raise TakesLong()

@@ -3,7 +3,7 @@
 The rule for `auto`: a tool scores 2 for each word of the last user message that its name has too,
 and 1 for each that only its description has, stop words left out; the highest score above 0 is
 called, the first of equals. After a tool's output, and for a message that points at none: text.
-Bare verbs (create, search, send) do not count, or "Create a poem" would find create_event; only a
+A name that stands in the message as it is, with its underscores, wins. Bare verbs (create, search, send) do not count, or "Create a poem" would find create_event; only a
 name that has no other word is found by its verb.
 """
 import re
@@ -88,10 +88,13 @@ def choose_tool(request, chance):
     if chance is not None:
         rate, draw = chance
         return tools[history.calls % len(tools)] if draw < rate else None
-    words = tool_words(history.last_user_text)
+    text = history.last_user_text
+    words = tool_words(text)
     best, best_score = None, 0
     for spec in tools:
         score = score_tool(words, spec)
+        if "_" in spec.name and spec.name in text:
+            score += 100                # called by its name
         if score > best_score:
             best, best_score = spec, score
     return best

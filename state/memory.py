@@ -84,7 +84,8 @@ class MemoryStore(Store):
             tree = top.tree if top is not None else held.tree if held is not None else None
             if tree is not None:
                 needed += tree.bytes
-            self._check_room(needed)
+            if needed > self._max_bytes:
+                self._check_room(needed)
             if tree is None:
                 tree = _MemoryTree()
                 self._trees[tree] = None
@@ -95,7 +96,8 @@ class MemoryStore(Store):
                 self._tombstones += not each.hidden
             self._add(node, tree)
             if not node.hidden:
-                self._learn_foreign(node)
+                if node.foreign_ids:
+                    self._learn_foreign(node)
                 node.addressable = True
                 tree.ids.add(node.id)
                 self._nodes[node.id] = node
@@ -295,12 +297,15 @@ class MemoryStore(Store):
         """Take a node out of the index, and free it if nothing follows it."""
         del self._nodes[node.id]
         del self._by_age[node.id]
-        self._chats.pop(node.id, None)
-        self._forget_foreign(node)
+        if node.about is not None:
+            del self._chats[node.id]
+        if node.foreign_ids:
+            self._forget_foreign(node)
         node.addressable = False
         node.tree.ids.discard(node.id)
         self._tombstones += 1
-        self._free(node)
+        if not node.children:
+            self._free(node)
 
     def _forget_foreign(self, node):
         for foreign in node.foreign_ids:
@@ -324,7 +329,8 @@ class MemoryStore(Store):
             tree.bytes -= node.size_bytes
             tree.nodes -= 1
             node.tree = None
-            self._forget_tree(tree)
+            if not tree.nodes:
+                self._forget_tree(tree)
             if parent is not None:
                 parent.children -= 1
             node = parent

@@ -688,6 +688,8 @@ class PushTest(PlayerTest):
 class PlainAssembler(Assembler):
     """The smallest one: its frames are the texts."""
 
+    keeps_failures = True
+
     def __init__(self):
         self.texts = []
 

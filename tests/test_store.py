@@ -441,7 +441,8 @@ class StoreContract:
         self.assertEqual([store.get(each) for each in kept], [None, None])
         self.assertIsNone(store.conversation(old))
         self.assertEqual(len(self.context_ids(store, new)), 3)
-        self.assertEqual((store.stats()["responses"], store.stats()["conversations"], store.stats()["evicted"]), (2, 1, 3))
+        stats = store.stats()
+        self.assertEqual((stats["responses"], stats["conversations"], stats["evicted"]), (2, 1, 3))
         store.delete_conversation(new)
         for each in ("resp_%032x" % 3, last):
             self.assertTrue(store.delete(each))
@@ -810,7 +811,7 @@ class StoreContract:
                     if claimed is not None and claimed.owner == me:
                         make = draw.choice((make_node, make_hidden))
                         head = claimed.head
-                        store.put(make(own, head, self.wall.now, draw.randrange(300)), id)
+                        self.is_full(store.put, make(own, head, self.wall.now, draw.randrange(300)), id)
                         found = store.conversation(id)
                         if found is not None and found.head.id == "resp_%032x" % own:
                             turns.append(own)

@@ -184,12 +184,14 @@ class StoreTest(ChatsLive):
         self.assertNotIn("x-mockturtle-ignored", answer.headers)
 
     def test_bad_values_are_refused(self):
-        for change, param, code in (({"store": "yes"}, "store", "invalid_type"), ({"store": 1}, "store", "invalid_type"),
+        for change, param, code in (({"store": "yes"}, "store", "invalid_type"),
+                                    ({"store": 1}, "store", "invalid_type"),
                                     ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
                                     ({"metadata": {str(n): "" for n in range(17)}}, "metadata",
                                      "object_above_max_properties")):
             with self.subTest(change=str(change)[:60]):
-                self.assert_error(self.request("POST", CHATS, dict(CHAT, **dict({"store": True}, **change))), 400, param, code)
+                answer = self.request("POST", CHATS, dict(CHAT, **dict({"store": True}, **change)))
+                self.assert_error(answer, 400, param, code)
         self.assertEqual(self.ids(), [])
 
 
@@ -305,7 +307,8 @@ class OneTest(ChatsLive):
 
     def test_a_deleted_one_is_unknown(self):
         id, other = self.stored()["id"], self.stored()["id"]
-        self.assertEqual(self.good("DELETE", "/" + id), {"object": "chat.completion.deleted", "id": id, "deleted": True})
+        self.assertEqual(self.good("DELETE", "/" + id),
+                         {"object": "chat.completion.deleted", "id": id, "deleted": True})
         self.assert_not_found(id)
         self.assertEqual(self.ids(), [other])
         self.assert_error(self.call("GET", "?after=" + id), 400, "after", "invalid_value")
@@ -398,7 +401,8 @@ class MessagesTest(ChatsLive):
 
     def test_bad_queries_are_refused(self):
         id = self.stored()["id"]
-        for query, param, code in (("limit=0", "limit", "integer_below_min_value"), ("order=up", "order", "invalid_value"),
+        for query, param, code in (("limit=0", "limit", "integer_below_min_value"),
+                                   ("order=up", "order", "invalid_value"),
                                    ("limit=101", "limit", "integer_above_max_value"),
                                    ("after=%s-9" % id, "after", "invalid_value")):
             with self.subTest(query=query):
@@ -648,8 +652,9 @@ class StoredChatSchemaTest(ChatsLive):
         self.check("ChatCompletionDeleted", self.good("DELETE", "/" + made[0]))
 
     def test_messages_are_what_the_schema_says(self):
-        page = self.good("GET", "/%s/messages" % self.stored(messages=[
-            {"role": "assistant", "content": "yes"}, dict(MESSAGES[2]), MESSAGES[3], {"role": "user", "content": PARTS}])["id"])
+        made = self.stored(messages=[{"role": "assistant", "content": "yes"}, MESSAGES[2], MESSAGES[3],
+                                     {"role": "user", "content": PARTS}])
+        page = self.good("GET", "/%s/messages" % made["id"])
         for message in page["data"]:
             # the schema has the role of an answer for all of them, which input messages contradict
             message["role"] = "assistant"

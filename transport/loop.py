@@ -257,7 +257,9 @@ class Loop:
     def _handle(self, conn, request):
         conn.started = False
         handler = self._server.make_handler(conn, request)
-        if not handler.wants_worker():
+        if handler.wants_worker():
+            handler.moved = True
+        else:
             handler.answer_request()
             if not handler.moved:
                 self._deliver(conn, handler)

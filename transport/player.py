@@ -565,8 +565,11 @@ class Player:
         close = getattr(play.steps, "close", None)
         if close is not None:
             close()
-        if play.on_end is not None:
-            play.on_end(play, whole)
+        on_end = play.on_end
+        # A bucket may hold it until its next deadline; what it was about goes now.
+        play.steps, play.frame, play.on_gone, play.on_end = (), None, None, None
+        if on_end is not None:
+            on_end(play, whole)
 
 
 class PacerThread:

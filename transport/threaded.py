@@ -66,6 +66,7 @@ class ConnectionThreads:
                     if request is None:
                         return
                     handler = self._server.make_handler(conn, request)
+                    handler.moved = handler.wants_worker()
                     handler.answer_request()
                     if handler.moved:
                         handler.answer_request()    # this thread is its worker

@@ -66,6 +66,7 @@ class Workers:
                     self._changed.wait()
                 job = self._quick.popleft()
             self._run(job)
+            job = None                  # or it would hold its request until the next one comes
 
     def _run_blocking(self):
         while True:
@@ -82,6 +83,7 @@ class Workers:
                 self._blocking_idle -= 1
                 job = self._blocking.popleft()
             self._run(job)
+            job = None
 
     def _run(self, job):
         try:

@@ -2,7 +2,7 @@
 //
 // Codex talks to a forwarder in this process that keeps what goes by; each check looks at what Codex says (its JSON
 // lines) and at every request and answer behind it. Codex's home and working folder are temporary. Its commands run
-// without a sandbox of its own, as containers seldom allow one: the only command that is asked for is `echo`.
+// without a sandbox of its own, as containers seldom allow one: the only command the server makes up is `echo hello`.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -171,8 +171,8 @@ check('a tool without arguments: called, its output sent back, then text', async
   assert.match(output, /"goal":null/);
 });
 
-check('exec_command: the command of the prompt runs, its output is sent back, then text', async () => {
-  ran = await turn('Run a shell command please: echo hello');
+check('exec_command: called, `echo hello` runs, its output is sent back, then text', async () => {
+  ran = await turn('Run a shell command, please.');
   const { args, output } = oneCall(ran, 'exec_command');
   assert.equal(args.cmd, 'echo hello');
   assert.match(output, /hello/);

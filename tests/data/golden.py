@@ -338,7 +338,7 @@ class _ResponseReplay:
                 test.assertEqual(item, self.done[index])
             else:
                 test.assertTrue(failed, "an item without output_item.done")
-                test.assertEqual(item["status"], "incomplete")
+                test.assertEqual(item["status"], "failed" if item["type"] == "web_search_call" else "incomplete")
                 self.unfinished(index, item)
         test.assertEqual(response["usage"] is None, failed)
         test.assertEqual(response["completed_at"] is None, response["status"] != "completed")
