@@ -260,6 +260,7 @@ class ResponsesSocket:
         self._closing = self._finished = True
         self._cancel_turns()
         self.memory.close()
+        self.play = None                    # they held each other
 
     # ---- what the player asks of a reader -----------------------------------------------------
 
@@ -321,7 +322,7 @@ class ResponsesSocket:
             self._heard_s = self._now()
             self._parser.feed(data)
             self._take_messages()
-            if self.play.over or self.play.read_off:
+            if self.play is None or self.play.read_off:
                 return
 
     def _take_messages(self):
@@ -418,7 +419,7 @@ class ResponsesSocket:
                 self._later(self._start_next)       # others have a turn in between
             self._start(message)
             break
-        if self.play.read_off and len(self._queue) < SOCKET_MESSAGES_WAITING:
+        if self.play is not None and self.play.read_off and len(self._queue) < SOCKET_MESSAGES_WAITING:
             self._player.set_reading(self.play, True)
             self._later(self._take_messages)
 
@@ -433,6 +434,7 @@ class ResponsesSocket:
             if not turn.moved:
                 self._answered(turn)
                 return
+        turn.moved = True
 
         def job():
             turn.answer_request()
@@ -458,8 +460,9 @@ class ResponsesSocket:
         play.carried = True
         play.on_end = lambda play, whole: self._turn_over(turn, whole)
         self._player.start(play)
-        if turn.job is not None:
-            self._server.workers.submit_blocking(turn.job)
+        job, turn.job = turn.job, None
+        if job is not None:
+            self._server.workers.submit_blocking(job)
 
     def _turn_over(self, turn, whole):
         self._running.pop(turn.lane, None)
@@ -546,7 +549,8 @@ class ResponsesSocket:
     def _finish(self):
         """The play ends when all that was said is out."""
         self._finished = True
-        self._player.follow(self.play)
+        if self.play is not None:
+            self._player.follow(self.play)
 
 
 def read_socket_turn(body, strict, checks):

@@ -1,4 +1,5 @@
 """The Responses API over a WebSocket, on every form of the transport: turns, lanes, memory, limits, ends."""
+import gc
 import json
 import socket
 import threading
@@ -782,6 +783,41 @@ class EndTest(WebSocketLive):
         self.assertTrue(client.read_close()[0] is None and client.has_ended())
         client.close()
         wait_until(lambda: self.request("GET", "/health").status == 200, "the place")
+
+
+@every_form
+class GarbageTest(WebSocketLive):
+
+    def rounds(self, backend=None):
+        """Connections with turns of all kinds of ends."""
+        for number in range(20):
+            client = self.open()
+            for body in ({}, {"temperature": 9}, {"stream_id": "a", "store": False}):
+                client.create(**body)
+                if backend is not None and "temperature" not in body:
+                    backend.next().finish()
+                client.read_turn()
+            if number % 2:
+                client.send_frame(CLOSE, close_payload(1000))
+                client.read_close()
+            client.close()
+        wait_until(lambda: not self.server.player.plays, "the ends")
+
+    def test_ended_turns_and_connections_leave_nothing_for_the_cycle_collector(self):
+        for backend in (None, GatedBackend()):
+            if backend is not None:
+                self.doCleanups()
+                self.setUp()
+            self.start_server(backend)
+            self.rounds(backend)
+            gc.collect()
+            gc.disable()
+            try:
+                self.rounds(backend)
+                found = gc.collect()
+            finally:
+                gc.enable()
+            self.assertLess(found, 20 * 5)      # a connection in a cycle leaves some 15 objects, a turn more
 
 
 class Fountain(Backend):
