@@ -4,8 +4,8 @@ In: a request's `tools`, `tool_choice`, `response_format` or `text.format`. Out:
 and OutputFormat of the contract. Both shapes are taken in both APIs, as clients mix them up.
 """
 from api_common import (ApiError, check_enum, check_object, check_string, invalid_type, invalid_value,
-                        missing_parameter, dump_json, shown)
-from backends.contract import OutputFormat, ToolChoice, ToolSpec
+                        missing_parameter, dump_json, shown, check_array)
+from backends.contract import BUILTIN_FAMILIES, BuiltinName, OutputFormat, ToolChoice, ToolSpec
 
 MAX_TOOLS = 1024
 
@@ -23,7 +23,8 @@ RESPONSE_TOOL_TYPES = (
 def read_tools(tools, path="tools", namespace=None, known_types=None):
     """A request's tools as a tuple of ToolSpec, groups laid flat. Raises ApiError 400.
 
-    Tools of a type that nobody knows are accepted: they are echoed and never called. known_types:
+    A built-in tool has its own fields in place of parameters. Tools of a type that nobody knows are
+    accepted: they are echoed and never called. known_types:
     in strict mode, the only types there are.
     """
     if not tools:
@@ -51,7 +52,9 @@ def read_tools(tools, path="tools", namespace=None, known_types=None):
         elif kind in ("function", "custom"):
             specs.append(_read_tool(tool, kind, place, namespace))
         else:
-            specs.append(ToolSpec(kind, None, None, None, False, namespace, place))
+            if kind == "mcp":
+                _check_mcp(tool, place)
+            specs.append(ToolSpec(kind, None, None, tool, False, namespace, place))
     return tuple(specs)
 
 
@@ -59,6 +62,27 @@ def count_tool_tokens(tools, tokenizer, breathe=None):
     """Prompt tokens of a request's tool definitions: those of their JSON, as the model reads it."""
     text = dump_json(tools).decode("ascii")
     return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
+
+
+def _check_mcp(tool, place):
+    """The fields of an MCP server that decide what is called; each may be left out."""
+    if tool.get("server_label") is not None:
+        _check_tool_text(tool["server_label"], place + ".server_label")
+    allowed = tool.get("allowed_tools")
+    if allowed.__class__ is dict:
+        allowed = allowed.get("tool_names")
+    if allowed is not None:
+        check_array(_check_tool_name)(allowed, place + ".allowed_tools")
+    approval = tool.get("require_approval")
+    if approval.__class__ is dict:
+        for word in ("always", "never"):
+            if approval.get(word) is not None:
+                check_object(approval[word], "%s.require_approval.%s" % (place, word))
+                if approval[word].get("tool_names") is not None:
+                    check_array(_check_tool_name)(approval[word]["tool_names"], "%s.require_approval.%s.tool_names"
+                                                  % (place, word))
+    elif approval is not None:
+        check_enum("always", "never")(approval, place + ".require_approval")
 
 
 def _read_tool(tool, kind, place, namespace):
@@ -131,7 +155,8 @@ def read_tool_choice(choice, specs, path="tool_choice"):
     if kind == "allowed_tools":
         return _read_allowed(choice, callable_names, specs, path)
     if kind not in ("function", "custom"):
-        return ToolChoice("auto", ())               # a built-in tool: nothing of ours is to be called
+        chosen = _chosen_builtin(choice, kind, specs, path)
+        return ToolChoice("auto", ()) if chosen is None else ToolChoice("required", (chosen,))
     return ToolChoice("required", (_chosen_name(choice, kind, callable_names, path),))
 
 
@@ -146,6 +171,24 @@ def _chosen_name(choice, kind, names, path):
     if name not in names:
         raise ApiError(400, "Tool choice '%s' not found in 'tools' parameter." % shown(name), param=path)
     return name
+
+
+def _chosen_builtin(choice, kind, specs, path):
+    """The BuiltinName that a choice names, or None for a type that nobody knows: nothing is called then."""
+    family = BUILTIN_FAMILIES.get(kind)
+    if family is None:
+        return None
+    label = name = None
+    if family == "mcp":
+        label, name = choice.get("server_label"), choice.get("name")
+        for field, value in (("server_label", label), ("name", name)):
+            if value is not None:
+                _check_tool_name(value, "%s.%s" % (path, field))
+    if not any(BUILTIN_FAMILIES.get(spec.kind) == family and (
+            label is None or spec.parameters.get("server_label") == label) for spec in specs):
+        raise ApiError(400, "Tool choice '%s' not found in 'tools' parameter." % shown(
+            kind if label is None else label), param=path)
+    return BuiltinName(family, label, name)
 
 
 def _read_allowed(choice, names, specs, path):
@@ -164,6 +207,10 @@ def _read_allowed(choice, names, specs, path):
         kind = tool.get("type", "function")
         if kind in ("function", "custom"):
             allowed.append(_chosen_name(tool, kind, names, place))
+        elif kind.__class__ is str:
+            chosen = _chosen_builtin(tool, kind, specs, place)
+            if chosen is not None:
+                allowed.append(chosen)
     if mode == "required" and not specs:
         raise ApiError(400, "'%s' requires a tool, but 'tools' is missing." % path, param="tool_choice")
     return ToolChoice(mode, tuple(allowed))

@@ -5,6 +5,7 @@ of clients watch the log, each from where it likes, and all see the same bytes. 
 far is worked out when somebody asks, from the deltas and the number of events that are out.
 """
 import threading
+import weakref
 
 from api_common import LAST_CHUNK, SSE_DONE, ApiError, chunked_bytes, unframed_bytes
 from backends.contract import TextDelta, TextRun
@@ -46,7 +47,7 @@ class EventLog:
 
     It stands where a connection stands for a play: send() takes frames and never blocks. keeps:
     whether the events are kept for watchers, or only counted. Used on the player's thread, but
-    for end() and the two counts.
+    for end() and for who reads its events and their count.
     """
 
     def __init__(self, player, keeps=True, replayed=None):
@@ -76,12 +77,10 @@ class EventLog:
         return len(data)
 
     def end(self):
-        """No more events come: the count at which it stopped. Any thread."""
+        """No more events come. Any thread."""
         with self._lock:
             self.over = True
-            count = self.count
         self._player.post(self._tell)
-        return count
 
     def watch(self, play):
         self._watchers[play] = None
@@ -115,6 +114,7 @@ class LogSteps(PushedSteps):
 
     def close(self):
         self._log.unwatch(self.play)
+        self._log = None            # a bucket may hold the play until its next heartbeat
         PushedSteps.close(self)
 
     def __next__(self):
@@ -178,7 +178,7 @@ class BackgroundRun:
     id. completion: a runs.Completion that records its deltas. log: EventLog. new_assembler(): an
     assembler like the completion's. turn: what the API knows of it. resumable: whether its stream may
     be asked for. settled: set when its node is in the store, or it has ended in another way.
-    final: the object of one that could not be stored, which then stays here.
+    final: the object of one that could not be stored, which then stays here; replay: its events.
     """
 
     def __init__(self, id, completion, log, new_assembler, turn, resumable):
@@ -188,10 +188,16 @@ class BackgroundRun:
         self.turn = turn
         self.resumable = resumable
         self.settled = threading.Event()
-        self.final = None
+        self.final = self.replay = None
         self.play = None
         self._shadow = _Shadow(new_assembler())
         self._shadow_lock = threading.Lock()
+
+    def let_go(self):
+        """It could not be stored: its object and its events, packed, are all that is kept here."""
+        if self.resumable:
+            self.replay = pack_events(self.log.events)
+        self.completion.record, self._shadow, self.log = [], None, EventLog(None, False, [])
 
     def is_long(self):
         """Whether snapshot() would hold up the loop."""
@@ -230,6 +236,7 @@ class BackgroundRuns:
         self._on_end = on_end
         self._runs = {}
         self._lock = threading.Lock()       # guards _runs
+        self._replays = weakref.WeakValueDictionary()   # id -> EventLog that somebody watches
 
     def get(self, id):
         """The BackgroundRun with this id, or None: never seen, or it is in the store by now."""
@@ -241,12 +248,24 @@ class BackgroundRuns:
     def new_log(self, keeps):
         return EventLog(self._player, keeps)
 
-    def log_of(self, replay):
-        """The log of a finished response, from what the store kept."""
-        return EventLog(self._player, True, unpack_events(replay))
+    def log_of(self, id, replay):
+        """The log of a finished response, from what the store kept: one for all who watch it at a time."""
+        log = self._replays.get(id)
+        if log is None:
+            log = self._replays[id] = EventLog(self._player, True, unpack_events(replay))
+        return log
 
     def start(self, run):
         """Generate it. Raises ApiError: 429 when too many are running, or the backend's own."""
+        try:
+            self._add(run)
+            self._launch(run)
+        except BaseException:
+            self.forget(run.id)
+            run.turn.run = None             # they held each other
+            raise
+
+    def _add(self, run):
         with self._lock:
             if len(self._runs) >= self._limit:
                 done = next((each for each in self._runs.values() if each.final is not None), None)
@@ -255,11 +274,6 @@ class BackgroundRuns:
                                    type="requests", code="rate_limit_exceeded", headers=[("retry-after", "1")])
                 del self._runs[done.id]
             self._runs[run.id] = run
-        try:
-            self._launch(run)
-        except BaseException:
-            self.forget(run.id)
-            raise
 
     def _launch(self, run):
         completion, player = run.completion, self._player
@@ -279,13 +293,15 @@ class BackgroundRuns:
                 self.forget(run.id)
                 run.settled.set()
             run.log.end()
+            if run.final is not None:
+                run.let_go()
             self._on_end(run)
         play.on_end = ended
         if blocking:
             play.push = steps
         player.post(lambda: player.start(play))
         if blocking:
-            self._workers.submit_blocking(lambda: completion.run_pushed(play, player, None, True))
+            self._workers.submit_blocking(lambda: completion.run_pushed(play, player, None, True), True)
 
     def forget(self, id):
         with self._lock:

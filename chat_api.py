@@ -13,8 +13,8 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
 from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
-from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
-                               TextDelta, TextRun, ToolCallDelta, Usage)
+from backends.contract import (AnnotationDelta, Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
+                               TextDelta, TextRun, ToolCallDelta, ToolChoice, ToolSpec, Usage)
 from runs import Assembler, Completion
 from stored_chats_api import stored_chat_node
 
@@ -81,7 +81,7 @@ _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "m
                         "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop", "logit_bias",
                         "service_tier", "reasoning_effort", "tools", "tool_choice",
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
-                        "functions", "function_call", "store", "metadata"))
+                        "functions", "function_call", "store", "metadata", "web_search_options"))
 
 # A request of these alone needs none of the looks at how fields go together.
 _CHAT_SIMPLE = frozenset(("model", "messages", "max_tokens", "temperature", "top_p", "user"))
@@ -279,6 +279,11 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
     given = {}
     if "tools" in body or "tool_choice" in body or "functions" in body:
         given["tools"], given["tool_choice"] = _read_chat_tools(body)
+    if body.get("web_search_options") is not None:
+        given["tools"] = given.get("tools", ()) + (ToolSpec(
+            "web_search", None, None, body["web_search_options"], False, None, "web_search_options"),)
+        if body.get("tool_choice") is None and body.get("function_call") is None:
+            given["tool_choice"] = ToolChoice("auto", None)
     if body.get("response_format") is not None:
         given["output_format"] = read_output_format(body["response_format"], "response_format", strict)
     if body.get("logprobs"):
@@ -405,6 +410,8 @@ class ChatAssembler(ChunkAssembler):
     carry HTTP's chunk framing. legacy_calls: calls are told as the deprecated `function_call`.
     """
 
+    _annotations = None             # {choice index: [those in chat's shape]}, once there is one
+
     def __init__(self, tail, created, model, choices=1, include_usage=False, chunked=False,
                  service_tier="default", legacy_calls=False):
         self._frame = chunked_bytes if chunked else unframed_bytes
@@ -456,6 +463,8 @@ class ChatAssembler(ChunkAssembler):
             return self._feed_call(choice, delta)
         if kind is Finish:
             return self._feed_finish(choice, delta)
+        if kind is AnnotationDelta:
+            return self._feed_annotation(delta)
         if hasattr(delta, "error"):
             self.failed = delta.error
         return b""              # other items have no place in chat
@@ -508,6 +517,17 @@ class ChatAssembler(ChunkAssembler):
             call[2].append(delta.arguments)
             fields = b'"tool_calls":[{"index":%d,"%s":{"%s":"%s"}}]' % (delta.index, kind, body, piece)
         return self._delta(delta.choice, fields, none_yet=True)
+
+    def _feed_annotation(self, delta):
+        """Chat knows the citations of web pages alone."""
+        if delta.annotation.get("type") != "url_citation":
+            return b""
+        annotation = {"type": "url_citation", "url_citation": {
+            key: value for key, value in delta.annotation.items() if key != "type"}}
+        if self._annotations is None:
+            self._annotations = {}
+        self._annotations.setdefault(delta.choice, []).append(annotation)
+        return self._delta(delta.choice, b'"annotations":%s' % dump_json([annotation]))
 
     def _feed_legacy_call(self, choice, call, delta):
         if call is None:
@@ -575,7 +595,11 @@ class ChatAssembler(ChunkAssembler):
         logprobs = b"null"
         if choice.logprobs is not None:
             logprobs = b'{"content":%s,"refusal":null}' % dump_json(choice.logprobs)
-        return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s,"annotations":[]%s},'
+        if self._annotations is not None:
+            extra = b',"annotations":%s%s' % (dump_json(self._annotations.get(index, [])), extra)
+        else:
+            extra = b',"annotations":[]' + extra
+        return (b'{"index":%d,"message":{"role":"assistant","content":%s,"refusal":%s%s},'
                 b'"logprobs":%s,"finish_reason":%s}' % (
                     index, content, refusal, extra, logprobs, dump_string(choice.reason)))
 

@@ -10,7 +10,7 @@ from api_common import (ApiError, Host, TakesLong, build_page, check_array, chec
                         shown)
 from responses_items import has_call, item_tokens, read_input
 from responses_request import check_includes, conversation_locked
-from state.contract import LONG_CHAIN_TURNS, Conversation, Node, iter_context
+from state.contract import Conversation, Node, is_long_walk, iter_context
 
 MAX_NEW_ITEMS = 20                  # in one call (S)
 
@@ -66,9 +66,12 @@ class ConversationsApiMixin(Host):
         limit, order, after = parse_page_query(self.query, "desc")
         check_includes(self.query)
         conversation = self._conversations_known(id)
-        if after is not None or order == "asc":
-            self._conversations_walks_all(conversation)
-        self.send_json(200, build_page(_all_items(conversation, order == "desc", self.breathe), limit, after))
+        self._conversations_walk(conversation, after is not None or order == "asc")
+        page = build_page(_all_items(conversation, order == "desc", self.breathe), limit, after)
+        includes = self.query.get("include")
+        if includes:
+            page["data"] = [self.backend.included(item, includes) for item in page["data"]]
+        self.send_json(200, page)
 
     def conversations_items_create(self, id):
         check_includes(self.query)
@@ -87,16 +90,19 @@ class ConversationsApiMixin(Host):
 
     def conversations_items_retrieve(self, id, item_id):
         check_includes(self.query)
-        self.send_json(200, self._conversations_item(self._conversations_known(id), item_id))
+        item = self._conversations_item(self._conversations_known(id), item_id)
+        self.send_json(200, self.backend.included(item, self.query.get("include") or ()))
 
     def conversations_items_delete(self, id, item_id):
         def drop(conversation):
             head = conversation.head
             item = self._conversations_item(conversation, item_id)
             call_id, open_calls = item.get("call_id"), head.open_calls
-            if item["type"].endswith("_call"):
+            if call_id.__class__ is not str:
+                call_id = None
+            elif item["type"].endswith("_call"):
                 open_calls = open_calls.difference((call_id,))
-            elif call_id is not None and has_call(head, call_id, self.breathe):
+            if call_id is not None and not item["type"].endswith("_call") and has_call(head, call_id, self.breathe):
                 open_calls = open_calls.union((call_id,))
             digest = blake2b(head.prefix_hash + b"\0-" + item_id.encode("utf-8", "surrogatepass"), digest_size=16)
             return Node("resp_" + self.ids.tail(), head, self.clock.time(), b"[]", (0, 2), b"[]",
@@ -120,13 +126,13 @@ class ConversationsApiMixin(Host):
             raise _unknown_conversation(id)
         return conversation
 
-    def _conversations_walks_all(self, conversation):
-        """Whether it is too long for the loop to walk."""
-        if self.breathe is None and conversation.head is not None and conversation.head.depth > LONG_CHAIN_TURNS:
+    def _conversations_walk(self, conversation, whole):
+        """Not on the loop, where it takes long."""
+        if self.breathe is None and conversation.head is not None and is_long_walk(conversation.head, whole):
             raise TakesLong()
 
     def _conversations_item(self, conversation, item_id):
-        self._conversations_walks_all(conversation)
+        self._conversations_walk(conversation, True)
         for item in _all_items(conversation, True, self.breathe):
             if item["id"] == item_id:
                 return item

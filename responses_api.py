@@ -3,12 +3,13 @@
 It resolves `previous_response_id` or `conversation` to a chain and keeps the finished response before
 its terminal event goes out. Runs on whichever thread handles the request.
 """
+import json
 import re
 from hashlib import blake2b
 
 from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SERVERS_OWN_FIELDS, ApiError, Host,
                         TakesLong, build_page, check_fields, check_min_tokens,
-                        check_model_name, check_streaming, check_unknown, context_overflow, ignored_headers,
+                        check_model_name, check_streaming, check_unknown, context_overflow, dump_json, ignored_headers,
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
                         parse_query_integer, shown, unescape_json)
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
@@ -21,7 +22,7 @@ from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHE
                                check_includes, conversation_locked)
 from responses_socket import read_socket_turn
 from runs import Completion
-from state.contract import LONG_CHAIN_TURNS, Node, iter_context
+from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 COMPACT_TOKENS = 200                # of a compaction's summary, at most
@@ -224,6 +225,11 @@ class ResponsesApiMixin(Host):
                 specs += read_tools(tools, place, known_types=known_types)
             given["tools"] = specs
             given["tool_choice"] = read_tool_choice(body.get("tool_choice"), specs)
+            for name in ("max_tool_calls", "include"):
+                if body.get(name):
+                    given[name] = body[name]
+        if read.approvals:
+            given["approvals"] = read.approvals
         text_format = (body.get("text") or {}).get("format")
         if text_format is not None:
             given["output_format"] = output_format = read_output_format(text_format, "text.format", strict)
@@ -252,26 +258,35 @@ class ResponsesApiMixin(Host):
         room = self.settings.max_model_len - prompt_tokens
         if room < 1:
             if body.get("truncation") == "auto":
-                kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens)
+                kept, prompt_tokens = self._responses_truncated(read, parent, fixed_tokens, prompt_tokens, bounded)
             elif bounded:
                 raise context_overflow(prompt_tokens, self.settings.max_model_len, "input")
             room = self.settings.max_model_len - prompt_tokens
         if room < LONGEST_ANSWER_TOKENS and (limit is None or limit > room):
             limit = room                    # an answer ends where the context does
 
+        may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
+
+        def walked():
+            if kept is not None:
+                return kept
+            before = [] if parent is None else list(iter_context(parent, own_output=True))
+            return before + read.plain_items()
+
+        def items():
+            if not may_wait and parent is not None and parent.depth > LONG_CHAIN_TURNS:
+                raise TakesLong()
+            return walked()
+
         def messages():
-            items = kept
-            if items is None:
-                items = [] if parent is None else list(iter_context(parent, own_output=True))
-                items = items + read.plain_items()
-            found = items_to_messages(items)
+            found = items_to_messages(walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
         return GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
-                                   read.after_output),
+                                   read.after_output, items),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
 
-    def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens):
+    def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens, bounded):
         """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
         if self.breathe is None:
             raise TakesLong()
@@ -285,7 +300,9 @@ class ResponsesApiMixin(Host):
         most = self.settings.max_model_len
         kept, tokens = fit_items(newest_first(), most - 1 - fixed_tokens, self.tokenizer)
         if not kept:
-            raise context_overflow(prompt_tokens, most, "input")
+            if bounded:
+                raise context_overflow(prompt_tokens, most, "input")
+            return None, prompt_tokens
         return kept, fixed_tokens + tokens
 
     # ---- nodes --------------------------------------------------------------------------------
@@ -297,10 +314,11 @@ class ResponsesApiMixin(Host):
         if not _RESPONSE_ID.match(id):
             raise invalid_value("previous_response_id", "Invalid 'previous_response_id': '%s' is no id of "
                                 "a response: letters, numbers, underscores and dashes." % shown(id))
+        run = self.runs.get(id)         # before the store: one that ends now is in either
+        live = id in self.live_responses or run is not None and run.final is None
         node = self._responses_stored(id)
         if node is None:
-            run = self.runs.get(id)
-            if id in self.live_responses or run is not None and run.final is None:
+            if live:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
             raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
@@ -326,11 +344,20 @@ class ResponsesApiMixin(Host):
             raise ApiError(400, "'starting_after' is only allowed when 'stream' is true.", param="starting_after")
         run = self.runs.get(id)
         if run is None:
-            self.send_json(200, self._responses_node(id).body)
+            body = self._responses_node(id).body
         elif run.final is not None:
-            self.send_json(200, run.final)
+            body = run.final
         else:
-            self.send_json(200, self._responses_snapshot(run)[0])
+            body = self._responses_snapshot(run)[0]
+        self.send_json(200, self._responses_included(body) if self.query.get("include") else body)
+
+    def _responses_included(self, body):
+        """A stored object with what the query's `include` adds to its items: made now, as nothing is kept twice."""
+        if self.breathe is None and len(body) > self.settings.inline_body_bytes:
+            raise TakesLong()
+        response = json.loads(body)
+        response["output"] = [self.backend.included(item, self.query["include"]) for item in response["output"]]
+        return dump_json(response)
 
     def _responses_snapshot(self, run, status=None):
         if self.breathe is None and run.is_long():
@@ -343,15 +370,17 @@ class ResponsesApiMixin(Host):
         run, replay = self.runs.get(id), None
         if run is None:
             replay = self._responses_node(id).replay
+        else:
+            replay = run.replay
         if replay is None and (run is None or not run.resumable):
             raise ApiError(400, "This response cannot be streamed: only those that were created with both "
                            "'background' and 'stream' can be resumed.", param="stream")
-        if run is not None:
+        if replay is None:
             self.send_events(run.log, after + 1, run.completion)
             return
         if self.breathe is None and len(replay) > self.settings.inline_body_bytes:
             raise TakesLong()
-        self.send_events(self.runs.log_of(replay), after + 1)
+        self.send_events(self.runs.log_of(id, replay), after + 1)
 
     def responses_delete(self, id):
         run = self.runs.get(id)
@@ -393,9 +422,12 @@ class ResponsesApiMixin(Host):
         try:
             run.turn.put(body, output_at, run.shadow_assembler(),
                          pack_events(run.log.events) if run.resumable else None)
-        except ApiError:
+        except Exception as exc:
             run.final = body                # it is not stored, but whoever polls learns of it here
-        self.runs.stopped(run)
+            if not isinstance(exc, ApiError):
+                self.log_exception()
+        finally:
+            self.runs.stopped(run)
         self.send_json(200, body)
 
     def _responses_await_end(self, run):
@@ -414,10 +446,14 @@ class ResponsesApiMixin(Host):
             node = self._responses_node(id)
         else:
             turn = run.turn
-            node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"")
-        if self.breathe is None and node.depth > LONG_CHAIN_TURNS and (after is not None or order == "asc"):
+            node = Node(turn.id, turn.parent, 0.0, b"[]", (0, 2), turn.read.stored(turn.tail), 0, b"",
+                        foreign_ids=turn.read.foreign_ids)
+        if self.breathe is None and is_long_walk(node, after is not None or order == "asc"):
             raise TakesLong()
-        self.send_json(200, build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after))
+        page = build_page(iter_context(node, order == "desc", breathe=self.breathe), limit, after)
+        if self.query.get("include"):
+            page["data"] = [self.backend.included(item, self.query["include"]) for item in page["data"]]
+        self.send_json(200, page)
 
     # ---- turns that are only looked at --------------------------------------------------------
 

@@ -7,9 +7,9 @@ from itertools import chain, repeat
 
 from api_common import (SIZE_LINES, SSE_DONE, chunked_bytes, dump_json, escape_json,
                         item_id, unframed_bytes)
-from backends.contract import (Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta, RefusalDelta,
+from backends.contract import (AnnotationDelta, Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, Usage)
-from responses_items import seal_text
+from responses_items import WAITING_CALLS, seal_text
 from runs import Assembler
 
 # What follows `"sequence_number":`, with the frame's end and without and with its chunk's, ready for
@@ -19,10 +19,18 @@ _SEQUENCE_ENDS = [end + b"\r\n" for end in _SEQUENCE_BARE]
 
 _ITEM_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                   "custom_tool_call": "ctc_", "web_search_call": "ws_", "file_search_call": "fs_",
-                  "compaction": "cmp_"}
+                  "compaction": "cmp_", "code_interpreter_call": "ci_", "image_generation_call": "ig_",
+                  "mcp_call": "mcp_", "mcp_list_tools": "mcpl_", "mcp_approval_request": "mcpr_",
+                  "shell_call": "sh_", "shell_call_output": "sho_", "local_shell_call": "lsh_",
+                  "apply_patch_call": "apc_", "computer_call": "cu_"}
 
-# Items whose schema knows no status "incomplete" (S): one that was cut has failed.
-_NEVER_INCOMPLETE = frozenset(("web_search_call", "image_generation_call"))
+# Texts of other items that come in deltas: the events' name -> the field that the last one has.
+_STREAMED_FIELDS = {"code_interpreter_call_code": "code", "mcp_call_arguments": "arguments",
+                    "shell_call_command": "command"}
+
+# Items that have no status, and what those are called that cannot be incomplete (S).
+_NO_STATUS = frozenset(("mcp_list_tools", "mcp_approval_request"))
+_CUT_STATUS = {"web_search_call": b"failed", "image_generation_call": b"failed", "apply_patch_call": b"in_progress"}
 
 # The closed list of response.error.code that matters here (S), and the one that Codex looks for;
 # anything else is a server_error.
@@ -41,7 +49,7 @@ def _sequence_ends(first, count, ready, template):
 class _OpenMessage:
     """A message item: its finished parts and the one that is open."""
 
-    __slots__ = ("id", "index", "parts", "escapes", "logprobs", "kind")
+    __slots__ = ("id", "index", "parts", "escapes", "logprobs", "annotations", "kind")
 
     def __init__(self, id, index):
         self.id = id
@@ -49,6 +57,7 @@ class _OpenMessage:
         self.parts = []             # finished parts as JSON bytes
         self.escapes = None         # the open part's text as pieces of a JSON string
         self.logprobs = []
+        self.annotations = ()       # of the open part
         self.kind = None            # "output_text" or "refusal"
 
     def body(self, status):
@@ -62,8 +71,9 @@ class _OpenMessage:
         """The part that still takes text, with its text so far."""
         if self.kind == "refusal":
             return b'{"type":"refusal","refusal":"%s"}' % text
-        return b'{"type":"output_text","text":"%s","annotations":[],"logprobs":%s}' % (
-            text, dump_json(self.logprobs) if self.logprobs else b"[]")
+        return b'{"type":"output_text","text":"%s","annotations":%s,"logprobs":%s}' % (
+            text, dump_json(self.annotations) if self.annotations else b"[]",
+            dump_json(self.logprobs) if self.logprobs else b"[]")
 
 
 class _OpenCall:
@@ -114,21 +124,45 @@ class _OpenReasoning:
 
 
 class _OpenItem:
-    """Any other item, as its backend describes it."""
+    """Any other item, as its backend describes it, with at most one text that comes in deltas."""
 
-    __slots__ = ("id", "index", "kind", "fields")
+    __slots__ = ("id", "index", "kind", "fields", "streamed", "pieces")
 
     def __init__(self, id, index, kind, fields):
         self.id = id
         self.index = index
         self.kind = kind
-        self.fields = dict(fields)
+        self.fields = dict(fields)  # what is in it may be others' too: it is never changed
+        self.streamed = None        # the name of the open text's events
+        self.pieces = []
+
+    def commands(self):
+        """A shell call's finished commands."""
+        return self._action().get("commands") or []
+
+    def _action(self):
+        action = self.fields.get("action")
+        return action if action.__class__ is dict else {}
+
+    def settle(self):
+        """The open text is complete: it becomes a field's value, and is returned."""
+        text = "".join(self.pieces)
+        self.fields = self._with_text(text)
+        self.streamed, self.pieces = None, []
+        return text
+
+    def _with_text(self, text):
+        if self.streamed == "shell_call_command":
+            return dict(self.fields, action=dict(self._action(), commands=self.commands() + [text]))
+        return dict(self.fields, **{_STREAMED_FIELDS[self.streamed]: text})
 
     def body(self, status):
-        if status == b"incomplete" and self.kind in _NEVER_INCOMPLETE:
-            status = b"failed"
-        value = {"type": self.kind, "id": self.id.decode("ascii"), "status": status.decode("ascii")}
-        value.update(self.fields)
+        value = {"type": self.kind, "id": self.id.decode("ascii")}
+        if self.kind not in _NO_STATUS:
+            if status == b"incomplete":
+                status = _CUT_STATUS.get(self.kind, status)
+            value["status"] = status.decode("ascii")
+        value.update(self.fields if self.streamed is None else self._with_text("".join(self.pieces)))
         return dump_json(value)
 
 
@@ -237,6 +271,8 @@ class ResponseAssembler(Assembler):
             return self._feed_item_update(delta)
         if kind is ItemEnd:
             return self._feed_item_end(delta)
+        if kind is AnnotationDelta:
+            return self._feed_annotation(delta.annotation)
         if kind is Usage:
             self.usage = delta
         elif kind is Finish:
@@ -254,7 +290,7 @@ class ResponseAssembler(Assembler):
             frames += self._added(message)
         if message.kind != kind:
             frames += self._close_part()
-            message.kind, message.escapes, message.logprobs = kind, [], []
+            message.kind, message.escapes, message.logprobs, message.annotations = kind, [], [], ()
             if self.quiet:
                 return frames
             part = b'{"type":"output_text","text":"","annotations":[],"logprobs":[]}' \
@@ -304,6 +340,16 @@ class ResponseAssembler(Assembler):
             told = dump_json(logprobs)
         return frames + self._event(b"response.output_text.delta", b'%s,"delta":"%s","logprobs":%s', (
             self._part_place(message), escape, told))
+
+    def _feed_annotation(self, annotation):
+        message = self._message
+        if message is None or message.kind != "output_text":
+            return b""                  # there is no text that it could belong to
+        if not message.annotations:
+            message.annotations = []
+        message.annotations.append(annotation)
+        return self._event(b"response.output_text.annotation.added", b'%s,"annotation_index":%d,"annotation":%s', (
+            self._part_place(message), len(message.annotations) - 1, dump_json(annotation)))
 
     def _feed_refusal(self, text):
         frames = self._open_message("refusal")
@@ -411,30 +457,69 @@ class ResponseAssembler(Assembler):
             return frames               # a second message: the next text opens it
         item = self._other = _OpenItem(*self._new_item(delta.kind), kind=delta.kind,
                                        fields=delta.fields)
+        if delta.kind in WAITING_CALLS:
+            if item.fields.get("call_id") is None:
+                item.fields = dict(delta.fields, call_id=item_id("call_", self.tail, self._next_item))
+            self.call_ids.append(item.fields["call_id"])
+        elif delta.kind == "shell_call_output" and self.call_ids:
+            if item.fields.get("call_id") is None:
+                item.fields = dict(delta.fields, call_id=self.call_ids[-1])
+            if item.fields["call_id"] in self.call_ids:
+                self.call_ids.remove(item.fields["call_id"])        # the client need not answer it
         return frames + self._added(item)
 
     def _feed_item_update(self, delta):
         item = self._other
         if item is None:
             return b""
-        fields = b'"item_id":"%s","output_index":%d' % (item.id, item.index)
-        if delta.fields:
-            fields += b"," + dump_json(delta.fields)[1:-1]
-        return self._event(("response.%s.%s" % (delta.kind, delta.phase)).encode("ascii"), b"%s", (fields,))
+        kind, phase, fields = delta.kind, delta.phase, delta.fields
+        if kind not in _STREAMED_FIELDS:
+            return self._item_event(item, kind, phase, fields)
+        if phase == "done":
+            return self._end_item_text(item, kind)
+        if item.streamed != kind:
+            item.streamed, item.pieces = kind, []
+        if phase == "delta":
+            item.pieces.append(fields["delta"])
+        if kind == "shell_call_command":
+            fields = dict({"command": ""} if phase == "added" else fields, command_index=len(item.commands()))
+        return self._item_event(item, kind, phase, fields)
+
+    def _end_item_text(self, item, kind):
+        """The event that has a text of deltas as a whole."""
+        fields = {}
+        if kind == "shell_call_command":
+            fields["command_index"] = len(item.commands())
+        if item.streamed != kind:
+            item.streamed, item.pieces = kind, []
+        fields[_STREAMED_FIELDS[kind]] = item.settle()
+        return self._item_event(item, kind, "done", fields)
+
+    def _item_event(self, item, kind, phase, fields):
+        if self.quiet:
+            return b""
+        place = b'"item_id":"%s","output_index":%d' % (item.id, item.index)
+        if fields:
+            place += b"," + dump_json(fields)[1:-1]
+        return self._event(("response.%s.%s" % (kind, phase)).encode("ascii"), b"%s", (place,))
 
     def _feed_item_end(self, delta):
         if delta.kind == "message":
             return self._close_message(b"completed")
-        if self._other is not None:
-            self._other.fields.update(delta.fields)
-        return self._close_other(b"completed")
+        item, frames = self._other, b""
+        if item is not None:
+            if item.streamed is not None:
+                frames = self._end_item_text(item, item.streamed)
+            item.fields.update(delta.fields)
+        return frames + self._close_other(b"completed")
 
     def _close_other(self, status):
         item = self._other
         if item is None:
             return b""
         self._other = None
-        return self._done(item, status)
+        frames = b"" if item.streamed is None else self._end_item_text(item, item.streamed)
+        return frames + self._done(item, status)
 
     # ---- runs: the fast way -------------------------------------------------------------------
 

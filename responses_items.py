@@ -26,6 +26,8 @@ _CALL_ITEMS = {"function_call": "arguments", "custom_tool_call": "input"}
 # Outputs and the calls they answer; the calls of the last three are items of built-in tools.
 _OUTPUT_ITEMS = frozenset(("function_call_output", "custom_tool_call_output", "computer_call_output",
                            "local_shell_call_output", "shell_call_output", "apply_patch_call_output"))
+# Calls of built-in tools whose output is the client's to give.
+WAITING_CALLS = frozenset(("computer_call", "local_shell_call", "shell_call", "apply_patch_call"))
 _INPUT_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
                    "function_call_output": "fco_", "custom_tool_call": "ctc_",
                    "custom_tool_call_output": "ctco_", "compaction": "cmp_"}
@@ -41,11 +43,12 @@ class ReadInput:
     tokens int. last_user_text str or None. open_calls frozenset after this turn's input.
     calls int, made in the context up to here. after_output: whether a tool's output is its last
     item. prefix_hash bytes of the context up to here. foreign_ids: ids that came with the items. tools:
-    (place, list) of each `additional_tools` item.
+    (place, list) of each `additional_tools` item. approvals: tuple of (id of an mcp_approval_request,
+    whether it is approved).
     """
 
     __slots__ = ("items", "count", "tokens", "last_user_text", "open_calls", "prefix_hash",
-                 "foreign_ids", "calls", "after_output", "tools", "_stored")
+                 "foreign_ids", "calls", "after_output", "tools", "approvals", "_stored")
 
     def __init__(self):
         self._stored = None
@@ -102,8 +105,10 @@ def _stored_item(item, tail, number):
         return stored
     if kind != "reasoning" and kind != "compaction" and not kind.startswith("mcp_"):
         stored["status"] = item.get("status") or "completed"
+    # what a built-in tool's item has to say is null as well (no results, no environment)
+    builtin = kind in _OPAQUE_ITEMS and kind != "reasoning" and kind != "compaction"
     for key, value in item.items():
-        if value is not None:
+        if key != "id" and (value is not None or builtin and key not in stored and key != "status"):
             stored[key] = value
     return stored
 
@@ -163,12 +168,14 @@ def _check_output(item, kind, path):
     """Raises ApiError for a tool output that is none; returns its text."""
     output = item.get("output")
     if output is None:
+        if kind == "apply_patch_call_output":       # its status says it all
+            return str(item.get("status") or "")
         raise missing_parameter(path + ".output")
     if output.__class__ is str:
         return output
     if output.__class__ is list:
         check_array(check_object)(output, path + ".output")
-        return content_text(output)
+        return _opaque_text(output) if kind == "shell_call_output" else content_text(output)
     if kind in ("function_call_output", "custom_tool_call_output"):
         raise invalid_type(path + ".output", "a string or an array of parts", output)
     return _opaque_text(output)
@@ -235,10 +242,15 @@ def item_words(item, kind, path="input", strict=False):
         return item["role"], text, media
     if kind in _CALL_ITEMS:
         return "call", _read_call(item, kind, path), 0
+    if kind == "computer_call_output" and item.get("output").__class__ is dict:
+        screen = {key: value for key, value in item["output"].items() if key != "image_url"}
+        return "output", _opaque_text(screen), 1
     if kind in _OUTPUT_ITEMS:
         return "output", _check_output(item, kind, path), 0
     if kind == "reasoning" or kind == "compaction":
         return kind, _sealed_item_text(item, kind, path, strict), 0
+    if kind == "image_generation_call":     # a picture is no text, however long it is as base64
+        return kind, _opaque_text({key: value for key, value in item.items() if key not in ("id", "result")}), 1
     if kind in _OPAQUE_ITEMS:
         return kind, _opaque_text({key: value for key, value in item.items() if key != "id"}), 0
     raise invalid_value(path + ".type", "Invalid value for '%s.type': '%s' is no type of an input item."
@@ -284,7 +296,7 @@ def has_call(parent, call_id, breathe):
         return False
     if breathe is None and parent.depth > LONG_CHAIN_TURNS:
         raise TakesLong()
-    return any(item.get("call_id") == call_id and item.get("type") in _CALL_ITEMS
+    return any(item.get("call_id") == call_id and (item.get("type") in _CALL_ITEMS or item.get("type") in WAITING_CALLS)
                for item in iter_context(parent, True, True, breathe))
 
 
@@ -300,7 +312,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         before, read.open_calls = parent.prefix_hash, parent.open_calls
     else:
         before, read.open_calls = b"", _NO_CALLS
-    read.foreign_ids = ()
+    read.foreign_ids = read.tools = read.approvals = ()
     read.last_user_text = None
     read.calls = parent.calls if parent is not None else 0
     read.after_output = False
@@ -317,7 +329,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         return read
     items, tokens, said, chars = [], 0, [], 0
     open_calls, answered = set(read.open_calls), set()
-    foreign = []
+    foreign, approvals = [], []
     for index, item in enumerate(value or ()):
         path = "%s[%d]" % (name, index)
         if item.__class__ is not dict:
@@ -326,7 +338,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         if kind == "item_reference":
             if breathe is None:             # it parses what the referenced turn stored, however much that is
                 raise TakesLong()
-            item, kind = _resolve_reference(item, store, path)
+            item, kind = _resolve_reference(item, store, path, name)
             foreign.append(item["id"])
         elif item.get("id") is not None:
             check_given_string(item["id"], path + ".id")
@@ -337,8 +349,16 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
         elif role == "call":
             read.calls += 1
             open_calls.add(item["call_id"])
+        elif kind in WAITING_CALLS:
+            if item.get("call_id").__class__ is str:
+                open_calls.add(item["call_id"])
+        elif kind == "mcp_approval_response":
+            if item.get("approval_request_id").__class__ is str:
+                approvals.append((item["approval_request_id"], item.get("approve") is True))
         elif role == "output":
             call_id = item.get("call_id")
+            if call_id is None and kind == "local_shell_call_output":
+                call_id = item.get("id")    # which is how the SDKs' type has it
             if call_id is None and strict and kind in ("function_call_output", "custom_tool_call_output"):
                 raise missing_parameter(path + ".call_id")
             if call_id is not None:         # Codex sends one without: it answers no call
@@ -366,7 +386,7 @@ def read_input(value, parent, store, tokenizer, breathe=None, strict=False, name
     _check_open_calls(strict, open_calls)
     read.items, read.count, read.tokens = items, len(items), tokens
     read.open_calls = frozenset(open_calls)
-    read.foreign_ids = tuple(foreign)
+    read.foreign_ids, read.approvals = tuple(foreign), tuple(approvals)
     read.prefix_hash = content_hash("\0".join(said), before)
     return read
 
@@ -380,13 +400,13 @@ def _text_tokens(text, tokenizer, breathe):
     return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
 
 
-def _resolve_reference(item, store, path):
+def _resolve_reference(item, store, path, name):
     id = item.get("id")
     if id.__class__ is not str:
         raise missing_parameter(path + ".id")
     found = store.find_item(id)
     if found is None:
-        raise ApiError(404, "Item with id '%s' not found." % shown(id), param="input")
+        raise ApiError(404, "Item with id '%s' not found." % shown(id), param=name)
     return found, _item_type(found)
 
 

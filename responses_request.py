@@ -114,7 +114,7 @@ RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
 RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_id", "store", "stream",
                             "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
                             "metadata", "service_tier", "reasoning", "tools", "tool_choice",
-                            "parallel_tool_calls", "text", "include", "top_logprobs", "background",
+                            "parallel_tool_calls", "max_tool_calls", "text", "include", "top_logprobs", "background",
                             "conversation", "truncation", "prompt", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
                             "safety_identifier", "user"))
 

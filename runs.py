@@ -193,6 +193,8 @@ class Completion:
         due_s = 0.0
         assembler.quiet = not streamed
         try:
+            if cancel.is_set():         # while it waited for a thread
+                return
             deltas = self.backend.generate(self.request, cancel)
             opening = assembler.begin()
             if opening:

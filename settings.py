@@ -40,6 +40,7 @@ class Settings:
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
+    builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
     refusal_rate = 0.0              # how often an answer is a refusal
     fixed_ids = False               # ids count up and `created` stands still
     no_compact = False              # /responses/compact answers as for a model that cannot
@@ -89,7 +90,7 @@ class Settings:
                      "websocket_max_s", "websocket_idle_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
-        for name in ("auto_tool_rate", "refusal_rate"):
+        for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
         if not 0 <= self.port <= 65535:
@@ -213,6 +214,8 @@ _SETTINGS_FLAGS = (
         ("seed", "N", "seed of all draws"),
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),
+        ("builtin-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a built-in tool (web search and "
+                                      "so on), for each that a request has"),
         ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("no-compact", None, "refuse /v1/responses/compact, as for a model that does not support it"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
@@ -227,10 +230,10 @@ _SETTINGS_FLAGS = (
         ("log-bodies", None, "request bodies as well, at level debug; never keys"),
     )),
     ("state", (
-        ("max-responses", "N", "stored responses kept; the least recently used go first"),
+        ("max-responses", "N", "stored responses and chats kept, and as many conversations; the least recently used go first"),
         ("max-background", "N", "background responses in progress at once; more get 429"),
-        ("max-store-mb", "MB", "size of all stored responses together"),
-        ("store-ttl-s", "S", "age at which a stored response expires"),
+        ("max-store-mb", "MB", "size of all that is stored together"),
+        ("store-ttl-s", "S", "age at which a stored response or chat expires"),
     )),
     ("connections", (
         ("heartbeat-s", "S", "SSE comment whenever a stream has nothing due for so long; 0 is off"),

@@ -750,6 +750,123 @@ def input_tokens(room):
             "previous_response_not_found", "previous_response_id")
 
 
+# ---- built-in tools ---------------------------------------------------------------------------
+
+# family -> (the tool, the items that it makes, in front of a text or, where the client must answer, alone)
+BUILTINS = {
+    "web_search": ({"type": "web_search"}, ["web_search_call"]),
+    "file_search": ({"type": "file_search", "vector_store_ids": ["vs_1"]}, ["file_search_call"]),
+    "code_interpreter": ({"type": "code_interpreter", "container": {"type": "auto"}}, ["code_interpreter_call"]),
+    "image_generation": ({"type": "image_generation", "partial_images": 1}, ["image_generation_call"]),
+    "mcp": ({"type": "mcp", "server_label": "notes", "server_url": "https://example.com/mcp", "require_approval": "never"},
+            ["mcp_list_tools", "mcp_call"]),
+    "shell": ({"type": "shell"}, ["shell_call"]),
+    "local_shell": ({"type": "local_shell"}, ["local_shell_call"]),
+    "apply_patch": ({"type": "apply_patch"}, ["apply_patch_call"]),
+    "computer": ({"type": "computer"}, ["computer_call"]),
+}
+BUILTIN_OUTPUTS = {
+    "shell": {"type": "shell_call_output", "output": [
+        {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+    "local_shell": {"type": "local_shell_call_output", "output": "a"},
+    "apply_patch": {"type": "apply_patch_call_output", "status": "completed", "output": "a"},
+    "computer": {"type": "computer_call_output", "output": {
+        "type": "computer_screenshot", "image_url": "data:image/png;base64,AAAA"}},
+}
+BUILTIN_INCLUDES = ["file_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs"]
+
+
+# How it is chosen; the SDK's types of a choice know no web_search, and no local_shell at all.
+BUILTIN_CHOICES = dict({name: {"type": name} for name in BUILTINS}, mcp={"type": "mcp", "server_label": "notes"},
+                       web_search={"type": "web_search_preview"}, local_shell="required")
+
+
+def use_builtin(room, name, **more):
+    return respond(room, **dict({"tools": [BUILTINS[name][0]], "tool_choice": BUILTIN_CHOICES[name],
+                                 "max_output_tokens": None, "extra_body": {}}, **more))
+
+
+def need_builtin(name, output):
+    """The items of a family, parsed by the SDK's own types."""
+    kinds = BUILTINS[name][1] + ([] if name in BUILTIN_OUTPUTS else ["message"])
+    same([item.type for item in output], kinds, name)
+    for item in output:
+        need(type(item).__module__.startswith("openai.types."), "%s was parsed as %s" % (item.type, type(item)))
+        need(item.type == "mcp_list_tools" or item.status == "completed", item.type + " is not completed")
+    if name not in BUILTIN_OUTPUTS:
+        part = output[-1].content[0]
+        need(part.text.strip(), "no text")
+        kinds = {"web_search": ["url_citation"] * 2, "file_search": ["file_citation"] * 2,
+                 "code_interpreter": ["container_file_citation"]}
+        same([note.type for note in part.annotations], kinds.get(name, []), "annotations")
+        for note in part.annotations:
+            end = note.index if note.type == "file_citation" else note.end_index
+            need(0 < end <= len(part.text), "the citation's place is outside the text")
+
+
+@check("built-in tools: every family plain, streamed, by the helper, retrieved; the SDK's types know its items")
+def builtin_families(room):
+    for name in BUILTINS:
+        plain = use_builtin(room, name, include=BUILTIN_INCLUDES)
+        need_builtin(name, plain.output)
+        same(room.client.responses.retrieve(plain.id).output, plain.output, "retrieved")
+        events = list(use_builtin(room, name, include=BUILTIN_INCLUDES, stream=True))
+        same([event.sequence_number for event in events], list(range(len(events))), "sequence numbers")
+        for event in events:
+            need(type(event).__module__.startswith("openai.types."), "%s was parsed as %s" % (event.type, type(event)))
+        final = events[-1].response
+        need_builtin(name, final.output)
+        done = [event.item for event in events if event.type == "response.output_item.done"]
+        same(done, final.output, "the items of output_item.done")
+        with room.client.responses.stream(model=MODEL, input=QUESTION, tools=[BUILTINS[name][0]],
+                                          tool_choice=BUILTIN_CHOICES[name]) as stream:
+            for _ in stream:
+                pass
+            need_builtin(name, stream.get_final_response().output)
+
+
+@check("built-in tools: include at the create and at a later retrieve or listing fills in the same fields")
+def builtin_include(room):
+    bare = use_builtin(room, "web_search")
+    same(getattr(bare.output[0].action, "sources", None), None, "sources without include")
+    full = room.client.responses.retrieve(bare.id, include=BUILTIN_INCLUDES)
+    need(full.output[0].action.sources[0].url.startswith("https://example.com/"), "no sources")
+    files = use_builtin(room, "file_search", include=BUILTIN_INCLUDES)
+    same(files.output[0].results[0].filename, files.output[1].content[0].annotations[0].filename, "the cited file")
+    later = respond(room, previous_response_id=use_builtin(room, "code_interpreter").id)
+    page = room.client.responses.input_items.list(later.id, include=BUILTIN_INCLUDES)
+    code = next(item for item in page.data if item.type == "code_interpreter_call")
+    same(code.outputs[0].type, "logs", "outputs")
+
+
+@check("built-in tools: calls that wait are answered by their outputs, chained and stateless")
+def builtin_outputs(room):
+    for name, output in BUILTIN_OUTPUTS.items():
+        first = use_builtin(room, name)
+        call = first.output[0]
+        answer = dict(output, call_id=call.call_id, id=call.call_id) if name == "local_shell" else dict(
+            output, call_id=call.call_id)
+        second = respond(room, input=[answer], previous_response_id=first.id, tools=[BUILTINS[name][0]])
+        need(second.output_text.strip(), "no text after the output of " + name)
+        given = ASK + [call.model_dump(exclude_none=True), answer]
+        need(respond(room, input=given, tools=[BUILTINS[name][0]], store=False).output_text.strip(), "stateless " + name)
+
+
+@check("built-in tools: an MCP approval is asked for, then given or denied")
+def builtin_approval(room):
+    tool = dict(BUILTINS["mcp"][0], require_approval="always")
+    first = use_builtin(room, "mcp", tools=[tool])
+    same([item.type for item in first.output], ["mcp_list_tools", "mcp_approval_request"], "the items")
+    asked = first.output[1]
+    for approve, kinds in ((True, ["mcp_call", "message"]), (False, ["message"])):
+        second = respond(room, previous_response_id=first.id, tools=[tool], max_output_tokens=None, extra_body={}, input=[
+            {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": approve}])
+        same([item.type for item in second.output], kinds, "the items, approved %s" % approve)
+        if approve:
+            call = second.output[0]
+            same((call.approval_request_id, call.name, call.arguments), (asked.id, asked.name, asked.arguments), "the call")
+
+
 @check("compact: the user's messages and one compaction item, which go on as input of the next turn")
 def compact(room):
     previous, texts = openai.omit, []

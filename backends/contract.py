@@ -46,19 +46,28 @@ class ToolCallDelta(namedtuple("ToolCallDelta", "index arguments call_id name ki
 class ItemStart(namedtuple("ItemStart", "kind fields choice", defaults=({}, 0))):
     """Any other output item begins: a built-in tool's, or a second message.
 
-    kind: the item's type, e.g. "web_search_call". fields: dict that the item starts with.
+    kind: the item's type, e.g. "web_search_call". fields: dict that the item starts with. The call_id
+    of a call that waits for its output, and of the output that follows it, may be left to the assembler.
     """
     __slots__ = ()
 
 
 class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=({}, 0))):
-    """Something happens to the item that began last. phase: the event's last word,
-    e.g. "searching". fields: what the event carries beside the item's place."""
+    """Something happens to the item that began last. kind, phase: the event's name,
+    e.g. "web_search_call", "searching"; "code_interpreter_call_code", "delta". fields: what the event
+    carries beside the item's place. A text that comes in deltas is put together by the assembler: in
+    the event that ends it (phase "done"), and in the item."""
     __slots__ = ()
 
 
 class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
     """The item that began last is complete. fields: dict laid over its first fields."""
+    __slots__ = ()
+
+
+class AnnotationDelta(namedtuple("AnnotationDelta", "annotation choice", defaults=(0,))):
+    """A citation of the text that was said last. annotation: dict as in an output_text part, its
+    indexes counting that text's characters."""
     __slots__ = ()
 
 
@@ -104,13 +113,29 @@ class SilentBackend:
 
 class ToolSpec(namedtuple("ToolSpec", "kind name description parameters strict namespace place")):
     """A tool. kind: "function", "custom", or a built-in tool's type, which has no name.
-    parameters: a function's JSON Schema or a custom tool's format, or None. strict: whether the
+    parameters: a function's JSON Schema, a custom tool's format or a built-in tool's own fields, or
+    None. strict: whether the
     request itself said so. place: where its schema stands in the request, for error messages."""
     __slots__ = ()
 
 
+# A built-in tool's type -> its family, which the types of several years share.
+BUILTIN_FAMILIES = {
+    "web_search": "web_search", "web_search_2025_08_26": "web_search", "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search", "file_search": "file_search",
+    "code_interpreter": "code_interpreter", "image_generation": "image_generation", "mcp": "mcp",
+    "computer": "computer", "computer_use": "computer", "computer_use_preview": "computer",
+    "computer-preview": "computer", "shell": "shell", "local_shell": "local_shell", "apply_patch": "apply_patch"}
+
+
+class BuiltinName(namedtuple("BuiltinName", "family server_label tool", defaults=(None, None))):
+    """A built-in tool in a ToolChoice. server_label, tool: of an MCP server's, where the choice says so."""
+    __slots__ = ()
+
+
 class ToolChoice(namedtuple("ToolChoice", "mode names")):
-    """mode: none, auto or required. names: the only ones that may be called, or None for all."""
+    """mode: none, auto or required. names: the only ones that may be called, str or BuiltinName, or
+    None for all."""
     __slots__ = ()
 
 
@@ -127,19 +152,21 @@ NO_TOOLS = ToolChoice("none", None)
 class History:
     """What the model is to read, without rendering it before somebody asks.
 
-    tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
+    items(): all items of the context as dicts, oldest first, as the Responses API has them; None
+    elsewhere. tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
     ids. last_user_text: str. calls: int, tool calls in it so far. after_output: whether a tool's
     output is its last word. messages(): list of chat messages {"role","content",...}.
     """
 
-    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "_messages")
+    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "items", "_messages")
 
-    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False):
+    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False, items=None):
         self.tokens = tokens
         self.prefix_hash = prefix_hash
         self.last_user_text = last_user_text
         self.calls = calls
         self.after_output = after_output
+        self.items = items
         self._messages = messages
 
     def messages(self):
@@ -156,20 +183,21 @@ class GenerationRequest:
     banned: texts of tokens that must not be said (logit_bias of -100). model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
     n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
-    bool; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
+    bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
+    sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
     "responses"; breathe: see Host.
     """
 
-    max_tokens = seed = logprobs = output_format = echo = None
+    max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
     reasoning_effort = sampling = raw = breathe = None
     min_tokens = 0
     ignore_eos = False
     n = 1
-    stop = tools = wire_faults = ignored_fields = banned = ()
+    stop = tools = wire_faults = ignored_fields = banned = include = approvals = ()
     parallel_tools = True
     endpoint = "chat"
 
@@ -270,6 +298,13 @@ class Backend:
         Raises ApiError for a request that it refuses; any other exception is a 500.
         """
         raise NotImplementedError
+
+    def included(self, item, includes):
+        """An output item with what a reader's `include` asks for and it was stored without.
+
+        item: dict. includes: values of `include`. Here nothing is known: the item as it is.
+        """
+        return item
 
     def close(self):
         """The server stops: let go of files and connections."""

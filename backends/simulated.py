@@ -12,6 +12,7 @@ from math import log
 from random import Random
 
 from api_common import ApiError, TakesLong
+from backends.builtin_tools import fill_includes, place_citations, plan_builtins
 from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
@@ -87,19 +88,20 @@ class SimulatedBackend(Backend):
     clock: a ClockModel. tokenizer: cuts what is not prose into tokens. output_tokens,
     output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
     1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
-    refusal_rate: how often it refuses.
+    builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
     """
 
     blocking = False
 
     def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
-                 auto_tool_rate=None, refusal_rate=0.0):
+                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0):
         self._clock = clock
         self._tokenizer = tokenizer
         self._output_tokens = output_tokens
         self._output_tokens_std = output_tokens_std
         self._auto_tool_rate = auto_tool_rate
         self._refusal_rate = refusal_rate
+        self._builtin_tool_rate = builtin_tool_rate
         self._draws = DrawSource(seed)
         self._prose = Prose()
 
@@ -108,7 +110,10 @@ class SimulatedBackend(Backend):
         clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
                            settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
         return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
-                   settings.auto_tool_rate, settings.refusal_rate)
+                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate)
+
+    def included(self, item, includes):
+        return fill_includes(item, includes)
 
     def generate(self, request, cancel):
         """A list of (due_s, delta): each choice's tokens and its Finish, then the Usage.
@@ -157,10 +162,15 @@ class SimulatedBackend(Backend):
 
     def _plan(self, request, digest, choice):
         """(plan without Usage, all tokens, reasoning tokens) of one choice."""
-        spec = None
+        spec = turn = None
         if request.tools:
             spec = choose_tool(request, self._auto_chance(digest))
+        if request.approvals or request.tools and spec is None \
+                and (self._builtin_tool_rate or request.tool_choice.mode == "required"):
+            turn = plan_builtins(request, _sub_digest(digest, 7), choice, self._builtin_tool_rate, self._tokenizer)
         reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
+        if turn is not None and request.max_tokens != 0:
+            return self._builtin_plan(request, digest, choice, turn, reasoning)
         if spec is None and not reasoning and not request.stop and request.logprobs is None \
                 and request.output_format is None and not self._refusal_rate and not request.banned \
                 and request.echo is None and request.max_tokens != 0:
@@ -182,6 +192,35 @@ class SimulatedBackend(Backend):
         plan += zip(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
+
+    def _builtin_plan(self, request, digest, choice, turn, reasoning):
+        """_plan() of an answer in which built-in tools come before the text."""
+        limit = request.max_tokens
+        if limit is not None:
+            reasoning = min(reasoning, limit)
+        steps, at, written, reason = [], reasoning - 1, 0, "tool_calls" if turn.waits else "stop"
+        for delta, slots, tokens in turn.steps:
+            if tokens and limit is not None and reasoning + written + tokens > limit:
+                reason = "length"
+                break
+            at += slots
+            written += tokens
+            steps.append((at, delta))
+        body = []
+        if reason == "stop":
+            body, reason = self._body(request, digest, choice, None, reasoning + written)
+            if limit is not None and reasoning + written + len(body) > limit:
+                body, reason = body[:limit - reasoning - written], "length"
+        dues = self._clock.dues(at + 1 + len(body), digest)
+        plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
+        plan += [(dues[slot], delta) for slot, delta in steps]
+        plan += zip(dues[at + 1:at + 1 + len(body)], body)
+        last = dues[at + len(body)]
+        if turn.citations and request.output_format is None and body and body[0].__class__ is TextDelta:
+            text = "".join([delta.text for delta in body])
+            plan += [(last, delta) for delta in place_citations(text, turn.citations, choice)]
+        plan.append((last, Finish(reason, choice)))
+        return plan, reasoning + written + len(body), reasoning
 
     def _auto_chance(self, digest):
         if self._auto_tool_rate is None:

@@ -8,6 +8,8 @@ name that has no other word is found by its verb.
 """
 import re
 
+from backends.contract import BUILTIN_FAMILIES, BuiltinName
+
 _TOOL_WORD = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[a-z]+(?![^\W\d_A-Z])|[^\W\d_]+|[0-9]+")
 _TOOL_SUFFIX = re.compile(r"['\u2019]\w+")       # it's, don't, what's
 _TOOL_SINGULAR = frozenset(("news", "lens", "bus", "gas", "status", "address", "business", "process", "access"))
@@ -98,3 +100,31 @@ def choose_tool(request, chance):
         if score > best_score:
             best, best_score = spec, score
     return best
+
+
+def choose_builtins(request, rate, chance):
+    """Built-in tools to call when choose_tool() has found none: [(ToolSpec, BuiltinName or None)] in order.
+
+    `required` and a choice that names them call one, drawn among those allowed; `auto` each with a
+    chance of `rate`, but none after a tool's output. chance(): the next draw, 0 to 1. Chat has a place
+    for what a web search cites, and for no other tool's items.
+    """
+    mode, names = request.tool_choice
+    if mode == "none" or mode == "auto" and (not rate or request.history.after_output):
+        return []
+    found = []
+    for spec in request.tools:
+        family = BUILTIN_FAMILIES.get(spec.kind)
+        if family is None or family != "web_search" and request.endpoint != "responses":
+            continue
+        if names is None:
+            found.append((spec, None))
+            continue
+        for name in names:
+            if name.__class__ is BuiltinName and name.family == family \
+                    and name.server_label in (None, spec.parameters.get("server_label")):
+                found.append((spec, name))
+                break
+    if mode == "required":
+        return [found[int(chance() * len(found))]] if found else []
+    return [entry for entry in found if chance() < rate]

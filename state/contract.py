@@ -11,10 +11,13 @@ from api_common import ID_TAIL_CHARS, ApiError
 
 CONVERSATION_BYTES = 700            # one conversation's Python objects
 NODE_OVERHEAD_BYTES = 700           # one node's Python objects, measured: see bench, "memory"
-ITEM_TAIL_AT = ("msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_")
+ITEM_TAIL_AT = frozenset((
+    "msg_", "rs_", "fc_", "fco_", "ctc_", "ctco_", "ws_", "fs_", "cmp_", "it_", "ci_", "ig_", "mcp_", "mcpl_", "mcpr_",
+    "sh_", "sho_", "lsh_", "apc_", "cu_"))
 
 
 LONG_CHAIN_TURNS = 100              # walking more takes some ms: not on the loop
+_LONG_NODE_BYTES = 100000           # so does parsing more of one turn
 
 
 class StoreFull(ApiError):
@@ -25,7 +28,7 @@ class StoreFull(ApiError):
 
 
 class Node:
-    """One stored response.
+    """One stored response; or items that were put into a conversation or taken out, or a stored chat.
 
     id str. parent Node or None. created_s float, wall time. body bytes: the response object as it
     was sent. output_at (start, end): where the output array lies in body. input bytes: a JSON
@@ -37,7 +40,7 @@ class Node:
     response that anybody can ask for (items put into a conversation; store: false). drops tuple of
     item ids that are not in the context of this node and its descendants (deleted from a
     conversation). background bool. replay bytes or None: the stream's events, see
-    runs.pack_events. about dict or None: what a stored chat completion is listed by.
+    background.pack_events. about dict or None: what a stored chat completion is listed by.
     """
 
     __slots__ = ("id", "parent", "created_s", "body", "output_at", "input", "total_tokens",
@@ -129,19 +132,34 @@ def _repeats_ids(chain):
 
 def _numbered(nodes, last, own_output, breathe):
     """The items of nodes, oldest first, with ids that are unique; a drop takes what came before it."""
-    kept = {}
+    kept, numbers, known = {}, {}, {}
     for each in nodes:
         for item in _node_items(each, last, own_output, breathe):
-            id = key = item["id"]
-            number = 1
-            while key in kept and kept[key] != dict(item, id=key):
-                number += 1
-                key = "%s_%d" % (id, number)
-            kept.pop(key, None)
+            id = item["id"]
+            words = json.dumps(dict(item, id=None), sort_keys=True)
+            key = known.get((id, words))
+            if key is None or key not in kept:
+                key, number = id, numbers.get(id, 1)
+                while key in kept:
+                    number += 1
+                    key = "%s_%d" % (id, number)
+                numbers[id] = number
+                known[id, words] = key
+            kept.pop(key, None)             # what comes again counts where it came last
             kept[key] = dict(item, id=key)
         for id in each.drops:
-            kept.pop(id, None)
+            if kept.pop(id, None) is not None:
+                numbers.pop(id, None)       # its number is free again
     return list(kept.values())
+
+
+def is_long_walk(node, whole):
+    """Whether reading a node's context takes too long for the loop. whole: all of it, or the first page."""
+    if whole and node.depth > LONG_CHAIN_TURNS:
+        return True
+    chain = list(node.chain())
+    return (_repeats_ids(chain) or sum(len(each.drops) for each in chain) > LONG_CHAIN_TURNS
+            or any(len(each.input) + len(each.body) > _LONG_NODE_BYTES for each in chain[:LONG_CHAIN_TURNS]))
 
 
 class Conversation:

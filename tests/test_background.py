@@ -24,7 +24,8 @@ from responses_api import build_echo
 from responses_assembler import ResponseAssembler
 from state.contract import Conversation, StoreFull
 from state.memory import MemoryStore
-from tests.data.golden import DELTAS, ODD_TEXT, make_run, read_response_stream, read_sse
+from tests.data.golden import (CUT_STATUS, DELTAS, NO_STATUS, ODD_TEXT, make_run, read_response_stream,
+                               read_sse)
 from tests.support import (RESPONSE, TIMEOUT_S, DeltaBackend, FakeClock, LiveServerTest, RawClient, ShiftedClock,
                            every_form, parse_event, request_bytes, wait_until)
 from tests.test_player import HEARTBEAT, START_S, PlayerTest
@@ -105,6 +106,16 @@ class OutputReader:
             item.setdefault(field, [])
             at = event["content_index" if field == "content" else "summary_index"]
             item[field] = item[field][:at] + [dict(event["part"])]
+        elif kind == "response.output_text.annotation.added":
+            part = item["content"][event["content_index"]]
+            part["annotations"] = part["annotations"] + [event["annotation"]]
+        elif kind.startswith("response.shell_call_command."):
+            commands = item["action"]["commands"]
+            if kind.endswith(".added"):
+                commands = commands + [event["command"]]
+            elif kind.endswith(".delta"):
+                commands = commands[:-1] + [commands[-1] + event["delta"]]
+            item["action"] = dict(item["action"], commands=commands)
         elif kind.endswith(".delta"):
             self.delta(kind, event, item)
 
@@ -112,8 +123,14 @@ class OutputReader:
     def delta(kind, event, item):
         if kind == "response.function_call_arguments.delta":
             item["arguments"] += event["delta"]
+        elif kind == "response.mcp_call_arguments.delta":
+            item["arguments"] += event["delta"]
+        elif kind == "response.code_interpreter_call_code.delta":
+            item["code"] += event["delta"]
         elif kind == "response.custom_tool_call_input.delta":
             item["input"] += event["delta"]
+        elif kind == "response.shell_call_output_content.delta":
+            pass                        # the item has its output when it is done
         elif kind == "response.reasoning_summary_text.delta":
             item["summary"][event["summary_index"]]["text"] += event["delta"]
         else:
@@ -123,10 +140,15 @@ class OutputReader:
                 part["logprobs"] = part["logprobs"] + event["logprobs"]
 
     def output(self, status):
-        """The items; those that are not done have this status, or failed where their schema knows no incomplete."""
-        return [item if index in self.done else dict(item, status="failed" if status == "incomplete" and item["type"]
-                                                     == "web_search_call" else status)
+        """The items; those that are not done have this status, or what their schema knows in its place."""
+        return [item if index in self.done else self.in_status(item, status)
                 for index, item in enumerate(self.items)]
+
+    @staticmethod
+    def in_status(item, status):
+        if item["type"] in NO_STATUS:
+            return item
+        return dict(item, status=CUT_STATUS.get(item["type"], status) if status == "incomplete" else status)
 
 
 def open_items_without_seal(output, done):
@@ -218,7 +240,7 @@ class EventLogTest(unittest.TestCase):
         for keeps in (True, False):
             log = EventLog(self.player, keeps)
             log.send(b"event: a\ndata: {}\n\n")
-            self.assertEqual(log.end(), 1)
+            log.end()
             self.assertEqual(log.send(b"event: b\ndata: {}\n\n"), 19)
             self.assertEqual((log.count, len(log.events)), (1, int(keeps)))
 
@@ -245,9 +267,19 @@ class ReplayTest(unittest.TestCase):
     def test_a_replay_without_events_is_over_too(self):
         # cancelled before its first event was out: a watcher must not wait for ever
         runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
-        for events in ([], [b"event: a\ndata: {}\n\n"]):
-            log = runs.log_of(pack_events(events))
+        for id, events in (("resp_1", []), ("resp_2", [b"event: a\ndata: {}\n\n"])):
+            log = runs.log_of(id, pack_events(events))
             self.assertEqual((log.events, log.over), (events, True))
+
+
+    def test_all_who_watch_one_at_a_time_share_its_log(self):
+        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
+        packed = pack_events([b"event: a\ndata: {}\n\n"])
+        log = runs.log_of("resp_1", packed)
+        self.assertIs(runs.log_of("resp_1", packed), log)
+        gone = weakref.ref(log)
+        del log
+        self.assertIsNone(gone(), "nobody watches it any more")
 
 
 class LogStepsTest(PlayerTest):
@@ -866,8 +898,8 @@ class QueuedCases:
         self.start_once(refuse_ignored=True)
         backend = self.use(STEPS, blocking)
         for streamed in (False, True):
-            answer = self.post(stream=streamed, max_tool_calls=3)
-            self.assert_error(answer, 400, "max_tool_calls", "unsupported_parameter")
+            answer = self.post(stream=streamed, moderation={})
+            self.assert_error(answer, 400, "moderation", "unsupported_parameter")
         backend.release(len(STEPS))
         self.assertEqual(backend.requests, [])
         self.assertEqual((len(self.server.runs), self.server.store.stats()["responses"]), (0, 0))
@@ -877,10 +909,10 @@ class QueuedCases:
         backend = self.use(STEPS, blocking)
         for streamed in (False, True):
             if streamed:
-                head = self.open_stream(max_tool_calls=3).head
+                head = self.open_stream(moderation={}).head
             else:
-                head = self.post(max_tool_calls=3)
-            self.assertEqual(head.headers["x-mockturtle-ignored"], "max_tool_calls")
+                head = self.post(moderation={})
+            self.assertEqual(head.headers["x-mockturtle-ignored"], "moderation")
         backend.release(len(STEPS))
         self.assert_idle()
 

@@ -1257,6 +1257,37 @@ for _name in ("get", "put", "delete", "find_item", "create_conversation", "conve
 
 
 @every_form
+class HardItemsTest(ConversationsLive):
+    """What a hostile client found."""
+
+    def test_one_id_three_thousand_times_is_listed_and_does_not_stop_the_server(self):
+        # numbering them was quadratic, and ran on the loop
+        id = self.new()
+        answer = self.create(id, input=[{"role": "user", "content": "t%d" % number, "id": "x"} for number in range(3000)])
+        self.assertEqual(answer.status, 200)
+        page = self.call("GET", "/%s/items?limit=3&order=asc" % id).json()
+        self.assertEqual([item["id"] for item in page["data"]], ["x", "x_2", "x_3"])
+
+    def test_an_item_whose_call_id_is_no_string_can_be_deleted(self):
+        for call_id in ([1], {"a": 1}, 5):
+            id = self.new()
+            self.assertEqual(self.call("POST", "/%s/items" % id, {"items": [
+                {"type": "web_search_call", "id": "ws_1", "call_id": call_id}]}).status, 200)
+            self.assertEqual(self.call("DELETE", "/%s/items/ws_1" % id).status, 200)
+            self.assertEqual(self.call("GET", "/%s/items" % id).json()["data"], [])
+
+    def test_an_empty_id_is_none(self):
+        id = self.new()
+        made = self.call("POST", "/%s/items" % id, {"items": [
+            {"type": "function_call", "id": "", "call_id": "c", "name": "f", "arguments": "{}"}]}).json()
+        self.assertTrue(made["data"][0]["id"].startswith("fc_"))
+
+    def test_a_bad_reference_names_items(self):
+        answer = self.call("POST", "/%s/items" % self.new(), {"items": [{"id": "msg_nope"}]})
+        self.assertEqual((answer.status, answer.error["param"]), (404, "items"))
+
+
+@every_form
 class BlockingStoreTest(ConversationsLive):
 
     def make_store(self):

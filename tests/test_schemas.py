@@ -13,7 +13,7 @@ from chat_api import ChatAssembler
 from responses_api import build_echo
 from responses_assembler import ResponseAssembler
 from tests import ROOT
-from tests.data.golden import (CHOICE_DELTAS, DELTAS, FAILURES, object_of, read_response_stream, read_sse,
+from tests.data.golden import (BUILTIN_LISTS, BUILTIN_TOOLS, CHOICE_DELTAS, DELTAS, FAILURES, object_of, read_response_stream, read_sse,
                                stream_of, with_failure)
 from tests.support import CHAT, RESPONSE, LiveServerTest
 
@@ -40,6 +40,7 @@ OPENAI_NOT_NULL = ("usage",         # before the end and in failures the service
 OPEN_UNKNOWN = {"custom call": "function kinds only in its output", "web search": "function kinds only",
                 "text, search, text": "function kinds only", "raw reasoning": "other event names",
                 "summary, then raw": "other event names"}
+OPEN_UNKNOWN.update((name, "function kinds only") for name in BUILTIN_LISTS)
 
 
 def without_one_of(value):
@@ -115,6 +116,16 @@ if not MISSING:
         "text/event-stream"]["schema"]["anyOf"])
 
 
+def open_knows(event):
+    """Whether Open Responses' schema may know an event beside a built-in tool's items, which it does not."""
+    item = event.get("item") or {"type": "message", "content": [event.get("part") or {}]}
+    notes = [note for part in item.get("content", ()) for note in part.get("annotations", ())]
+    if "annotation" in event:
+        notes.append(event["annotation"])
+    return event["type"] in OPEN_EVENTS and "response" not in event and item["type"] == "message" \
+        and all(note["type"] == "url_citation" for note in notes)
+
+
 def openai_response(response):
     """A response object without the nulls that OpenAI's schema does not know."""
     return {key: value for key, value in response.items() if value is not None or key not in OPENAI_NOT_NULL}
@@ -149,7 +160,7 @@ class SchemaTest(unittest.TestCase):
         for name, deltas in DELTAS.items():
             with self.subTest(deltas=name):
                 for event in read_response_stream(self, stream_of(response_assembler(), deltas)):
-                    self.check_event(event, name not in OPEN_UNKNOWN)
+                    self.check_event(event, name not in OPEN_UNKNOWN or name in BUILTIN_LISTS and open_knows(event))
                     seen.add(event["type"])
         for kind in ("created", "in_progress", "completed", "incomplete", "output_item.added", "output_item.done",
                      "content_part.added", "content_part.done", "output_text.delta", "output_text.done",
@@ -157,7 +168,17 @@ class SchemaTest(unittest.TestCase):
                      "function_call_arguments.done", "custom_tool_call_input.delta", "custom_tool_call_input.done",
                      "reasoning_text.delta", "reasoning_text.done", "reasoning_summary_text.delta",
                      "reasoning_summary_text.done", "reasoning_summary_part.added", "reasoning_summary_part.done",
-                     "web_search_call.searching"):
+                     "web_search_call.in_progress", "web_search_call.searching", "web_search_call.completed",
+                     "file_search_call.in_progress", "file_search_call.searching", "file_search_call.completed",
+                     "code_interpreter_call.in_progress", "code_interpreter_call_code.delta",
+                     "code_interpreter_call_code.done", "code_interpreter_call.interpreting",
+                     "code_interpreter_call.completed", "image_generation_call.in_progress",
+                     "image_generation_call.generating", "image_generation_call.partial_image",
+                     "image_generation_call.completed", "mcp_list_tools.in_progress", "mcp_list_tools.completed",
+                     "mcp_call.in_progress", "mcp_call_arguments.delta", "mcp_call_arguments.done",
+                     "mcp_call.completed", "shell_call_command.added", "shell_call_command.delta",
+                     "shell_call_command.done", "shell_call_output_content.delta",
+                     "shell_call_output_content.done", "output_text.annotation.added"):
             self.assertIn("response." + kind, seen)
 
     def test_responses_events_of_failures(self):
@@ -265,6 +286,47 @@ class LiveSchemaTest(LiveServerTest):
         for name in ("m", "org/n"):
             OPENAI.check(self, "Model", self.request("GET", "/v1/models/" + name).json())
         OPENAI.check(self, "CreateChatCompletionResponse", self.request("POST", "/v1/chat/completions", CHAT).json())
+
+    def test_items_of_built_in_tools(self):
+        self.start_server(output_tokens=24)
+        include = ["file_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs"]
+        variants = dict(BUILTIN_TOOLS, **{
+            "approval": {key: value for key, value in BUILTIN_TOOLS["mcp"].items() if key != "require_approval"},
+            "container": {"type": "shell", "environment": {"type": "container_auto"}},
+            "open page": {"type": "web_search", "search_context_size": "high"},
+            "old computer": {"type": "computer_use_preview", "environment": "browser", "display_width": 9,
+                             "display_height": 9}})
+        resources = OPENAI.branches("ItemResource")
+        for name, tool in variants.items():
+            for given in ([], include):
+                for limit in (None, 16):        # the smallest, which cuts some of them
+                    with self.subTest(tool=name, include=bool(given), limit=limit):
+                        body = dict(RESPONSE, tools=[tool], tool_choice="required", include=given, stream=True,
+                                    max_output_tokens=limit)
+                        answer = self.request("POST", "/v1/responses", body)
+                        self.assertEqual(answer.status, 200, answer)
+                        events = read_response_stream(self, answer.body)
+                        for event in events:
+                            SchemaTest.check_event(self, event, False)
+                        OPENAI.check(self, "Response", openai_response(events[-1]["response"]))
+                        id = events[-1]["response"]["id"]
+                        query = "?" + "&".join("include[]=" + each for each in include)
+                        OPENAI.check(self, "Response", openai_response(
+                            self.request("GET", "/v1/responses/%s%s" % (id, query)).json()))
+                        later = self.request("POST", "/v1/responses", dict(RESPONSE, previous_response_id=id)).json()
+                        for each in ("", query):
+                            page = self.request("GET", "/v1/responses/%s/input_items%s" % (later["id"], each)).json()
+                            for item in page["data"]:
+                                OPENAI.check_branch(self, resources, item)
+
+    def test_annotations_of_chat(self):
+        self.start_server(output_tokens=24, builtin_tool_rate=1)
+        body = dict(CHAT, web_search_options={})
+        answer = self.request("POST", "/v1/chat/completions", body).json()
+        self.assertTrue(answer["choices"][0]["message"]["annotations"])
+        OPENAI.check(self, "CreateChatCompletionResponse", answer)
+        for _, chunk in read_sse(self.request("POST", "/v1/chat/completions", dict(body, stream=True)).body)[:-1]:
+            OPENAI.check(self, "CreateChatCompletionStreamResponse", chunk)
 
     def test_errors_of_all_kinds(self):
         self.start_server(api_key=("k",))

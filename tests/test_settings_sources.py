@@ -22,6 +22,7 @@ VALUES = {
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
+    "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "tls_key": (("a.pem", "a.pem"), ("b.pem", "b.pem"), ("c.pem", "c.pem")),
 }
@@ -165,7 +166,7 @@ class FaultsTest(SourcesCase):
 
     def test_bad_values_are_refused_wherever_they_stand(self):
         for name, value in (("port", 70000), ("ttft_ms", -1), ("output_tokens", 0), ("transport", "magic"), ("log_level", "loud"),
-                            ("log_format", "xml"), ("auto_tool_rate", 1.5), ("refusal_rate", -0.1), ("tls_key", "k.pem"),
+                            ("log_format", "xml"), ("auto_tool_rate", 1.5), ("builtin_tool_rate", 1.5), ("refusal_rate", -0.1), ("tls_key", "k.pem"),
                             ("ttft_ms", float("nan")), ("itl_ms", float("inf")), ("auto_tool_rate", float("nan")),
                             ("max_model_len", -1), ("max_model_len", 0), ("lateness_warning_ms", float("nan")), ("lateness_warning_ms", -1.0)):
             flag = "--" + name.replace("_", "-")

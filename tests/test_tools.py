@@ -6,7 +6,7 @@ import unittest
 from api_common import ApiError, TakesLong
 from api_tools import (CHAT_TOOL_TYPES, MAX_TOOLS, check_strict_schema, read_output_format, read_tool_choice,
                        read_tools)
-from backends.contract import (Finish, GenerationRequest, History, ReasoningDelta, TextDelta, ToolCallDelta,
+from backends.contract import (BuiltinName, Finish, GenerationRequest, History, ReasoningDelta, TextDelta, ToolCallDelta,
                                ToolChoice, ToolSpec, Usage)
 from backends.latency import ClockModel
 from backends.simulated import REASONING_TOKENS, SimulatedBackend
@@ -171,7 +171,8 @@ class StrictSchemaTest(unittest.TestCase):
 
 
 class ReadChoiceTest(unittest.TestCase):
-    specs = read_tools([flat_tool("f"), flat_tool("g"), {"type": "custom", "name": "c"}, {"type": "web_search"}])
+    specs = read_tools([flat_tool("f"), flat_tool("g"), {"type": "custom", "name": "c"}, {"type": "web_search"},
+                        {"type": "mcp", "server_label": "notes"}])
 
     def test_choices_in_all_forms(self):
         for choice, expected in (
@@ -181,13 +182,20 @@ class ReadChoiceTest(unittest.TestCase):
                 ({"function": {"name": "f"}}, ("required", ("f",))),
                 ({"type": "custom", "custom": {"name": "c"}}, ("required", ("c",))),
                 ({"type": "custom", "name": "c"}, ("required", ("c",))),
-                ({"type": "web_search"}, ("auto", ())),
+                ({"type": "web_search"}, ("required", (BuiltinName("web_search"),))),
+                ({"type": "web_search_preview"}, ("required", (BuiltinName("web_search"),))),
+                ({"type": "mcp", "server_label": "notes"}, ("required", (BuiltinName("mcp", "notes"),))),
+                ({"type": "mcp", "server_label": "notes", "name": "find"},
+                 ("required", (BuiltinName("mcp", "notes", "find"),))),
+                ({"type": "never_heard_of"}, ("auto", ())),
                 ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]},
                  ("required", ("g",))),
                 ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
                     {"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "c"}}]}},
                  ("auto", ("f", "c"))),
-                ({"type": "allowed_tools", "tools": [{"type": "web_search"}]}, ("auto", ()))):
+                ({"type": "allowed_tools", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]},
+                 ("auto", (BuiltinName("web_search"), "f"))),
+                ({"type": "allowed_tools", "tools": [{"type": "never_heard_of"}]}, ("auto", ()))):
             with self.subTest(choice=choice):
                 self.assertEqual(read_tool_choice(choice, self.specs), ToolChoice(*expected))
 
@@ -201,6 +209,11 @@ class ReadChoiceTest(unittest.TestCase):
                 ({"type": "function"}, self.specs, "tool_choice.name"),
                 ({"type": "function", "function": {}}, self.specs, "tool_choice.function.name"),
                 ({"type": "function", "name": "h"}, self.specs, "tool_choice"),
+                ({"type": "file_search"}, self.specs, "tool_choice"), ({"type": "web_search"}, (), "tool_choice"),
+                ({"type": "mcp", "server_label": "other"}, self.specs, "tool_choice"),
+                ({"type": "mcp", "server_label": 5}, self.specs, "tool_choice.server_label"),
+                ({"type": "mcp", "server_label": "notes", "name": ""}, self.specs, "tool_choice.name"),
+                ({"type": "allowed_tools", "tools": [{"type": "shell"}]}, self.specs, "tool_choice.tools[0]"),
                 ({"type": "allowed_tools", "mode": "auto", "tools": []}, self.specs, "tool_choice.tools"),
                 ({"type": "allowed_tools", "mode": "none", "tools": [{"name": "f"}]}, self.specs, "tool_choice.mode"),
                 ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, self.specs,

@@ -149,3 +149,19 @@ class BreatherTest(QuietTestCase):
             breathe()
             rests += time.monotonic() - before >= Breather.REST_S
         self.assertGreater(rests, 0)
+
+
+class BackgroundJobsTest(QuietTestCase):
+
+    def test_background_jobs_leave_threads_for_those_who_wait(self):
+        gate, begun, done = threading.Event(), [], threading.Event()
+        workers = Workers(lambda: self.fail("a job failed"), max_blocking=4)
+        self.addCleanup(workers.stop)
+        self.addCleanup(gate.set)
+        for number in range(6):
+            workers.submit_blocking(lambda: (begun.append(1), gate.wait(TIMEOUT_S)), True)
+        workers.submit_blocking(done.set)
+        self.assertTrue(done.wait(TIMEOUT_S))
+        wait_until(lambda: len(begun) == 3, "three of four threads")
+        gate.set()
+        wait_until(lambda: len(begun) == 6, "the others")

@@ -129,6 +129,7 @@ class ConnectionThreads:
             def ended(play, whole):
                 self._pacer.unwatch(conn)
                 conn.play = None
+                play.owner = None
                 conn.keep = conn.keep and whole
                 self._server.request_ended(handler, whole)
                 over.set()

@@ -21,6 +21,8 @@ class Workers:
         self._changed = threading.Condition(self._lock)
         self._quick = deque()
         self._blocking = deque()
+        self._background = deque()
+        self._background_running = 0
         self._quick_thread = None
         self._blocking_threads = 0
         self._blocking_idle = 0
@@ -35,11 +37,12 @@ class Workers:
                 self._quick_thread.start()
             self._changed.notify_all()
 
-    def submit_blocking(self, job):
-        """Run a job that may wait for long."""
+    def submit_blocking(self, job, background=False):
+        """Run a job that may wait for long. background: nobody waits for it, so others go first, and a part
+        of the threads is never given to such jobs."""
         with self._lock:
-            self._blocking.append(job)
-            if len(self._blocking) > self._blocking_idle \
+            (self._background if background else self._blocking).append(job)
+            if len(self._blocking) + len(self._background) > self._blocking_idle \
                     and self._blocking_threads < self._max_blocking:
                 self._blocking_threads += 1
                 threading.Thread(target=self._run_blocking, name="worker-blocking",
@@ -52,6 +55,7 @@ class Workers:
         with self._lock:
             self._stopped = True
             self._blocking.clear()
+            self._background.clear()
             self._changed.notify_all()
             thread = self._quick_thread
         if thread is not None:
@@ -73,7 +77,7 @@ class Workers:
             with self._lock:
                 end_s = time.monotonic() + WORKER_IDLE_S
                 self._blocking_idle += 1
-                while not self._blocking:
+                while not self._blocking and not self._has_background():
                     left = end_s - time.monotonic()
                     if self._stopped or left <= 0:
                         self._blocking_idle -= 1
@@ -81,9 +85,18 @@ class Workers:
                         return
                     self._changed.wait(left)
                 self._blocking_idle -= 1
-                job = self._blocking.popleft()
+                background = not self._blocking
+                job = (self._background if background else self._blocking).popleft()
+                self._background_running += background
             self._run(job)
             job = None
+            if background:
+                with self._lock:
+                    self._background_running -= 1
+                    self._changed.notify_all()
+
+    def _has_background(self):
+        return self._background and self._background_running < self._max_blocking * 3 // 4
 
     def _run(self, job):
         try:

@@ -205,6 +205,124 @@ check('responses: a custom tool is called with text; a hosted tool is accepted a
   needText(answer.text);
 });
 
+// ---- the provider's built-in tools ----
+
+const MORE = { model: MODELS.responses, maxRetries: 0, prompt: QUESTION };
+const HOSTED = { // what the service runs itself
+  web_search: openai.tools.webSearch({}),
+  file_search: openai.tools.fileSearch({ vectorStoreIds: ['vs_1'] }),
+  code_interpreter: openai.tools.codeInterpreter({}),
+  image_generation: openai.tools.imageGeneration({ partialImages: 2 }),
+  mcp: openai.tools.mcp({ serverLabel: 'notes', serverUrl: 'https://example.com/mcp', requireApproval: 'never' }),
+};
+const CALL_NAMES = { mcp: /^mcp\.(search|read_note)$/ }; // the SDK names a server's own tool
+
+function needHosted(name, calls, results) {
+  assert.equal(calls.length, 1, 'calls: ' + JSON.stringify(calls));
+  assert.match(calls[0].toolName, CALL_NAMES[name] ?? new RegExp('^' + name + '$'));
+  assert.equal(calls[0].providerExecuted, true);
+  assert.equal(new Set(results.map((result) => result.toolCallId)).size, 1, 'results: ' + JSON.stringify(results));
+  const { toolCallId, output } = results.at(-1); // partial images come as results before it
+  assert.equal(toolCallId, calls[0].toolCallId);
+  if (name === 'web_search') {
+    assert.deepEqual(output.action, { type: 'search', query: QUESTION, queries: [QUESTION] });
+    assert.ok(output.sources.every((source) => source.url.startsWith('https://example.com/')));
+  }
+  if (name === 'file_search') assert.equal(output.results[0].fileId.slice(0, 5), 'file-');
+  if (name === 'code_interpreter') assert.match(output.outputs[0].logs, /^\d+\n$/);
+  if (name === 'image_generation') assert.equal(Buffer.from(output.result, 'base64').toString('latin1', 1, 4), 'PNG');
+  if (name === 'mcp') {
+    assert.equal(output.serverLabel, 'notes');
+    assert.deepEqual(JSON.parse(output.arguments), { query: QUESTION });
+    needText(output.output);
+  }
+}
+
+const INCLUDED = { openai: { include: ['file_search_call.results'] } };
+
+for (const [name, hosted] of Object.entries(HOSTED)) {
+  const asked = {
+    ...MORE, tools: { [name]: hosted }, providerOptions: INCLUDED,
+    // a call by MCP has its server's tool's name, in which the SDK does not find the one that was chosen
+    toolChoice: name === 'mcp' ? 'required' : { type: 'tool', toolName: name } };
+
+  check('built-in ' + name + ': generateText: its call, its result, text', async () => {
+    const result = await generateText(asked);
+    needHosted(name, result.toolCalls, result.toolResults);
+    needText(result.text);
+    assert.equal(result.finishReason, 'stop');
+    if (name === 'web_search') {
+      assert.ok(result.sources.length > 0, 'no sources');
+      for (const source of result.sources) assert.match(source.url, /^https:\/\/example\.com\//);
+    }
+    if (name === 'file_search') assert.ok(result.sources.length > 0, 'no sources');
+  });
+
+  check('built-in ' + name + ': streamText: the same in parts, and it can go on', async () => {
+    const result = streamText({ ...asked, ...failing });
+    const parts = await collect(result.fullStream);
+    const of = (type) => parts.filter((part) => part.type === type);
+    needHosted(name, of('tool-call'), of('tool-result'));
+    needText(of('text-delta').map((part) => part.text).join(''));
+    assert.equal(of('tool-result').length, name === 'image_generation' ? 3 : 1);
+    if (name === 'web_search') assert.deepEqual(of('source').map((part) => part.url),
+      (await result.sources).map((source) => source.url));
+    const messages = await result.responseMessages;
+    const next = await generateText({ ...MORE, prompt: undefined, tools: { [name]: hosted }, messages: [
+      { role: 'user', content: QUESTION }, ...messages, { role: 'user', content: 'Thank you.' }] });
+    needText(next.text);
+    assert.deepEqual(next.toolCalls, []);
+  });
+}
+
+check('built-in mcp with approval: asked for, approved, run; denied, not run', async () => {
+  const tools = { mcp: openai.tools.mcp({
+    serverLabel: 'notes', serverUrl: 'https://example.com/mcp', requireApproval: 'always' }) };
+  const question = { role: 'user', content: QUESTION };
+  const first = await generateText({
+    ...MORE, prompt: undefined, messages: [question], tools, toolChoice: 'required' });
+  const asked = first.content.filter((part) => part.type === 'tool-approval-request');
+  assert.equal(asked.length, 1, 'approval requests: ' + JSON.stringify(first.content));
+  for (const approved of [true, false]) {
+    const answer = { role: 'tool', content: [
+      { type: 'tool-approval-response', approvalId: asked[0].approvalId, approved, providerExecuted: true }] };
+    const second = await generateText({
+      ...MORE, prompt: undefined, tools, messages: [question, ...first.responseMessages, answer] });
+    needText(second.text);
+    const ran = second.content.filter((part) => part.type === 'tool-result' && part.providerExecuted);
+    assert.equal(ran.length, approved ? 1 : 0, JSON.stringify(second.content));
+    if (approved) needText(ran[0].output.output);
+  }
+});
+
+for (const [name, built] of [
+  ['local_shell', openai.tools.localShell({ execute: async ({ action }) => ({ output: action.command[1] }) })],
+  ['shell', openai.tools.shell({ execute: async ({ action }) => ({ output: action.commands.map((command) => ({
+    stdout: command.slice(5), stderr: '', outcome: { type: 'exit', exitCode: 0 } })) }) })],
+  ['apply_patch', openai.tools.applyPatch({ execute: async ({ operation }) => ({
+    status: 'completed', output: operation.path }) })],
+]) {
+  check('built-in ' + name + ': called, executed here, then text', async () => {
+    const tools = { [name]: built };
+    const toolChoice = 'required'; // the SDK has no other way to name a shell
+    for (const streamed of [false, true]) {
+      const asked = { ...MORE, tools, prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber ? 'auto' : toolChoice }),
+        stopWhen: isStepCount(3) };
+      let steps;
+      if (streamed) {
+        const result = streamText({ ...asked, ...failing });
+        await collect(result.fullStream);
+        steps = await result.steps;
+      } else steps = (await generateText(asked)).steps;
+      // a call of these waits like any other, but only apply_patch counts as a tool call in the SDK's finish reason
+      assert.deepEqual(steps.map((step) => step.finishReason), [name === 'apply_patch' ? 'tool-calls' : 'stop', 'stop']);
+      assert.equal(steps[0].toolCalls[0].toolName, name);
+      assert.equal(steps[0].toolResults.length, 1);
+      needText(steps[1].text);
+    }
+  });
+}
+
 check('every provider takes an image and a file beside the text', async () => {
   const content = [
     { type: 'text', text: QUESTION },

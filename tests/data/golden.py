@@ -7,7 +7,7 @@ bytes apart again and assert whatever must hold of every stream.
 import json
 
 from api_common import ApiError, escape_json
-from backends.contract import (Failure, Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta,
+from backends.contract import (AnnotationDelta, Failure, Finish, ItemEnd, ItemStart, ItemUpdate, ReasoningDelta,
                                RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage)
 
 ODD_TEXT = "Gr\u00fc\u00dfe \U0001f600 \u4e2d\u6587\r\n\t\"quoted\" \\ / \x00\x1f\x7f \u2028 data: x\n\nevent: y"
@@ -44,6 +44,43 @@ _SEARCH = [ItemStart("web_search_call", {"action": {"type": "search", "query": "
            ItemUpdate("web_search_call", "in_progress"), ItemUpdate("web_search_call", "searching"),
            ItemUpdate("web_search_call", "completed"), ItemEnd("web_search_call")]
 _END = [Finish("stop"), Usage(7, 4)]
+_WAIT = [Finish("tool_calls"), Usage(7, 4)]
+_URL = {"type": "url_citation", "url": "https://example.com/tides", "title": "Tides \u00fc", "start_index": 0,
+        "end_index": 13}
+_FILE = {"type": "file_citation", "file_id": "file-1", "filename": "tides.md", "index": 13}
+_MADE = {"type": "container_file_citation", "container_id": "cntr_1", "file_id": "cfile_1", "filename": "a.csv",
+         "start_index": 0, "end_index": 5}
+_LOOK = {"size": "1024x1024", "quality": "low", "background": "opaque", "output_format": "png"}
+
+
+def item_deltas(kind, fields, phases, end=None):
+    """An item's deltas: begun, a step for each phase (a word, or ItemUpdate), ended."""
+    return ([ItemStart(kind, fields)]
+            + [phase if phase.__class__ is ItemUpdate else ItemUpdate(kind, phase) for phase in phases]
+            + [ItemEnd(kind, end or {})])
+
+
+def _written(kind, *pieces):
+    return [ItemUpdate(kind, "delta", {"delta": piece}) for piece in pieces] + [ItemUpdate(kind, "done")]
+
+
+_CODE = item_deltas("code_interpreter_call", {"code": "", "container_id": "cntr_1", "outputs": None},
+                    ["in_progress"] + _written("code_interpreter_call_code", "print(", '"\u00fc"', ")\n")
+                    + ["interpreting", "completed"], {"outputs": [{"type": "logs", "logs": "\u00fc\n"}]})
+_MCP_LIST = item_deltas("mcp_list_tools", {"server_label": "notes", "tools": []}, ["in_progress", "completed"], {
+    "tools": [{"name": "find", "description": "Find it.", "input_schema": {"type": "object"}, "annotations": {}}]})
+_MCP_CALL = item_deltas("mcp_call", {
+    "server_label": "notes", "name": "find", "arguments": "", "output": None, "error": None, "approval_request_id": None},
+    ["in_progress"] + _written("mcp_call_arguments", '{"q"', ':"tides"}') + ["completed"], {"output": "High at noon."})
+_SHELL_FIELDS = {"call_id": "call_s", "action": {"commands": [], "timeout_ms": None, "max_output_length": None}, "environment": None}
+_SHELL = item_deltas("shell_call", _SHELL_FIELDS, [
+    step for command in (("echo", " a"), ("echo", " b"))
+    for step in [ItemUpdate("shell_call_command", "added")] + _written("shell_call_command", *command)])
+_SHELL_OUTPUT = [{"stdout": "a\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+_SHELL_ANSWER = item_deltas("shell_call_output", {"call_id": "call_s", "output": [], "max_output_length": None}, [
+    ItemUpdate("shell_call_output_content", "delta", {"command_index": 0, "delta": {"stdout": "a\n"}}),
+    ItemUpdate("shell_call_output_content", "done", {"command_index": 0, "output": _SHELL_OUTPUT})],
+    {"output": _SHELL_OUTPUT})
 
 DELTAS = {
     "run": [make_run("Hello", " big", " world", ".")] + _END,
@@ -82,7 +119,50 @@ DELTAS = {
     "length in call": [TextDelta("a"), _CALL, Finish("length"), Usage(7, 2)],
     "length in refusal": [RefusalDelta("I can"), Finish("length"), Usage(7, 2)],
     "content filter": [TextDelta("Once"), Finish("content_filter"), Usage(7, 1)],
+    "web search, cited": _SEARCH + [make_run("High", " at", " noon."), AnnotationDelta(_URL), AnnotationDelta(_URL)] + _END,
+    "file search": item_deltas("file_search_call", {"queries": ["tides"], "results": None},
+                               ["in_progress", "searching", "completed"], {"results": [
+                                   {"file_id": "file-1", "filename": "tides.md", "score": 0.5, "text": "x",
+                                    "attributes": {}}]})
+    + [TextDelta("High at"), TextDelta(" noon."), AnnotationDelta(_FILE)] + _END,
+    "code interpreter": _CODE + [TextDelta("Done."), AnnotationDelta(_MADE)] + _END,
+    "image generation": item_deltas("image_generation_call", {"result": None}, ["in_progress", "generating", ItemUpdate(
+        "image_generation_call", "partial_image", dict(_LOOK, partial_image_index=0, partial_image_b64="AA=="))]
+        + ["completed"], dict(_LOOK, result="AAA=", revised_prompt="x")) + [TextDelta("Look.")] + _END,
+    "mcp": _MCP_LIST + _MCP_CALL + [TextDelta("Noon.")] + _END,
+    "mcp approval": _MCP_LIST + item_deltas("mcp_approval_request", {
+        "server_label": "notes", "name": "find", "arguments": "{}"}, []) + _END,
+    "shell": _SHELL + _WAIT,
+    "hosted shell": _SHELL + _SHELL_ANSWER + [TextDelta("Done.")] + _END,
+    "local shell": item_deltas("local_shell_call", {"call_id": "call_l", "action": {"type": "exec", "command": ["echo", "a"], "env": {}}}, [])
+    + _WAIT,
+    "apply patch": item_deltas("apply_patch_call", {"call_id": "call_p", "operation": {"type": "create_file", "path": "a", "diff": "+b\n"}}, [])
+    + _WAIT,
+    "computer": item_deltas("computer_call", {"call_id": "call_x", "action": {"type": "screenshot"}, "pending_safety_checks": []}, [])
+    + _WAIT,
+    "text, code, text": [TextDelta("Wait.")] + _CODE + [TextDelta("So.")] + _END,
+    "length in code": _CODE[:4] + [Finish("length"), Usage(7, 3)],
+    "length in arguments": _MCP_CALL[:3] + [Finish("length"), Usage(7, 2)],
+    "length in command": _SHELL[:7] + [Finish("length"), Usage(7, 6)],
+    "length in search": _SEARCH[:3] + [Finish("length"), Usage(7, 1)],
 }
+
+# The lists of built-in tools' items.
+BUILTIN_LISTS = ("web search", "text, search, text", "web search, cited", "file search", "code interpreter",
+                 "image generation", "mcp", "mcp approval", "shell", "hosted shell", "local shell", "apply patch", "computer",
+                 "text, code, text", "length in code", "length in arguments", "length in command", "length in search")
+
+# A tool of each family, and the tool_choice that picks it.
+BUILTIN_TOOLS = {
+    "web_search": {"type": "web_search"},
+    "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
+    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "image_generation": {"type": "image_generation", "partial_images": 2},
+    "mcp": {"type": "mcp", "server_label": "notes", "server_url": "https://example.com/mcp", "require_approval": "never"},
+    "shell": {"type": "shell"}, "local_shell": {"type": "local_shell"}, "apply_patch": {"type": "apply_patch"},
+    "computer": {"type": "computer"},
+}
+BUILTIN_CHOICES = dict({name: {"type": name} for name in BUILTIN_TOOLS}, mcp={"type": "mcp", "server_label": "notes"})
 
 # Lists of n > 1, for chat alone: (choices, deltas).
 CHOICE_DELTAS = {
@@ -116,6 +196,12 @@ _SHORT = {
     "response.reasoning_summary_part.added": "sum+", "response.reasoning_summary_part.done": "sum-",
     "response.reasoning_summary_text.delta": "sum", "response.reasoning_summary_text.done": "sum.",
     "response.reasoning_text.delta": "raw", "response.reasoning_text.done": "raw.",
+    "response.output_text.annotation.added": "note",
+    "response.code_interpreter_call_code.delta": "code", "response.code_interpreter_call_code.done": "code.",
+    "response.mcp_call_arguments.delta": "args", "response.mcp_call_arguments.done": "args.",
+    "response.shell_call_command.added": "command+", "response.shell_call_command.delta": "command",
+    "response.shell_call_command.done": "command.", "response.shell_call_output_content.delta": "stdout",
+    "response.shell_call_output_content.done": "stdout.",
 }
 
 
@@ -124,20 +210,26 @@ def short_event(event):
     name = _SHORT.get(event["type"], event["type"].replace("response.", "", 1))
     if "output_index" in event:
         name += " %d" % event["output_index"]
-        for key in ("content_index", "summary_index"):
+        for key in ("content_index", "summary_index", "command_index"):
             if key in event:
                 name += ".%d" % event[key]
     return name
 
 
-def _message(at, *deltas):
+def _message(at, deltas, notes=0):
     """The events of a message item with one text part."""
-    return (["item+ %d" % at, "part+ %d.0" % at] + ["text %d.0" % at] * deltas[0]
+    return (["item+ %d" % at, "part+ %d.0" % at] + ["text %d.0" % at] * deltas + ["note %d.0" % at] * notes
             + ["text. %d.0" % at, "part- %d.0" % at, "item- %d" % at])
 
 
 _SEARCH_EVENTS = ["item+ 0", "web_search_call.in_progress 0", "web_search_call.searching 0",
                   "web_search_call.completed 0", "item- 0"]
+
+_CODE_EVENTS = ["item+ 0", "code_interpreter_call.in_progress 0", "code 0", "code 0", "code 0", "code. 0",
+                "code_interpreter_call.interpreting 0", "code_interpreter_call.completed 0", "item- 0"]
+_LIST_EVENTS = ["item+ 0", "mcp_list_tools.in_progress 0", "mcp_list_tools.completed 0", "item- 0"]
+_SHELL_EVENTS = ["item+ 0", "command+ 0.0", "command 0.0", "command 0.0", "command. 0.0", "command+ 0.1", "command 0.1",
+                 "command 0.1", "command. 0.1", "item- 0"]
 
 # what comes between in_progress and the terminal event, and the terminal event
 RESPONSE_EVENTS = {
@@ -189,6 +281,27 @@ RESPONSE_EVENTS = {
     "length in refusal": ["item+ 0", "part+ 0.0", "refusal 0.0", "refusal. 0.0", "part- 0.0", "item- 0",
                           "incomplete"],
     "content filter": _message(0, 1) + ["incomplete"],
+    "web search, cited": _SEARCH_EVENTS + _message(1, 3, 2) + ["completed"],
+    "file search": ["item+ 0", "file_search_call.in_progress 0", "file_search_call.searching 0",
+                    "file_search_call.completed 0", "item- 0"] + _message(1, 2, 1) + ["completed"],
+    "code interpreter": _CODE_EVENTS + _message(1, 1, 1) + ["completed"],
+    "image generation": ["item+ 0", "image_generation_call.in_progress 0", "image_generation_call.generating 0",
+                         "image_generation_call.partial_image 0", "image_generation_call.completed 0", "item- 0"]
+    + _message(1, 1) + ["completed"],
+    "mcp": _LIST_EVENTS + ["item+ 1", "mcp_call.in_progress 1", "args 1", "args 1", "args. 1", "mcp_call.completed 1",
+                           "item- 1"] + _message(2, 1) + ["completed"],
+    "mcp approval": _LIST_EVENTS + ["item+ 1", "item- 1", "completed"],
+    "shell": _SHELL_EVENTS + ["completed"],
+    "hosted shell": _SHELL_EVENTS + ["item+ 1", "stdout 1.0", "stdout. 1.0", "item- 1"] + _message(2, 1) + ["completed"],
+    "local shell": ["item+ 0", "item- 0", "completed"],
+    "apply patch": ["item+ 0", "item- 0", "completed"],
+    "computer": ["item+ 0", "item- 0", "completed"],
+    "text, code, text": _message(0, 1) + [name.replace(" 0", " 1") for name in _CODE_EVENTS] + _message(2, 1)
+    + ["completed"],
+    "length in code": _CODE_EVENTS[:4] + ["code. 0", "item- 0", "incomplete"],
+    "length in arguments": ["item+ 0", "mcp_call.in_progress 0", "args 0", "args. 0", "item- 0", "incomplete"],
+    "length in command": _SHELL_EVENTS[:7] + ["command. 0.1", "item- 0", "incomplete"],
+    "length in search": _SEARCH_EVENTS[:3] + ["item- 0", "incomplete"],
 }
 
 # ---- chat: shorthand of chunks ----------------------------------------------------------------
@@ -229,6 +342,22 @@ CHAT_CHUNKS = {
     "length in call": ["role", "content", "call+0", "length"],
     "length in refusal": ["role null", "refusal", "length"],
     "content filter": ["role", "content", "content_filter"],
+    "web search, cited": ["role", "content", "content", "content", "annotations", "annotations", "stop"],
+    "file search": ["role", "content", "content", "stop"],
+    "code interpreter": ["role", "content", "stop"],
+    "image generation": ["role", "content", "stop"],
+    "mcp": ["role", "content", "stop"],
+    "mcp approval": ["role", "stop"],
+    "shell": ["role", "tool_calls"],
+    "hosted shell": ["role", "content", "stop"],
+    "local shell": ["role", "tool_calls"],
+    "apply patch": ["role", "tool_calls"],
+    "computer": ["role", "tool_calls"],
+    "text, code, text": ["role", "content", "content", "stop"],
+    "length in code": ["role", "length"],
+    "length in arguments": ["role", "length"],
+    "length in command": ["role", "length"],
+    "length in search": ["role", "length"],
     "choices: two choices": ["0:role", "0:content", "1:role", "1:content", "0:content", "0:stop", "1:content",
                              "1:length"],
     "choices: two runs": ["0:role", "0:content", "0:content", "1:role", "1:content", "1:content", "0:stop",
@@ -306,6 +435,11 @@ def read_response_stream(test, data):
     return events
 
 
+NO_STATUS = ("mcp_list_tools", "mcp_approval_request")
+# What an item is called that was cut and cannot be incomplete, by the schema's closed lists.
+CUT_STATUS = {"web_search_call": "failed", "image_generation_call": "failed", "apply_patch_call": "in_progress"}
+
+
 class _ResponseReplay:
     """Rebuilds the output from the events, as a client does, and compares it with the final object."""
 
@@ -315,6 +449,7 @@ class _ResponseReplay:
         self.done = {}              # output index -> the item of output_item.done
         self.texts = {}             # (output index, part kind, index) -> joined deltas
         self.parts = {}             # (output index, content index) -> the part of content_part.done
+        self.notes = {}             # (output index, content index) -> annotations
 
     def play(self, events):
         test = self.test
@@ -338,7 +473,8 @@ class _ResponseReplay:
                 test.assertEqual(item, self.done[index])
             else:
                 test.assertTrue(failed, "an item without output_item.done")
-                test.assertEqual(item["status"], "failed" if item["type"] == "web_search_call" else "incomplete")
+                if item["type"] not in NO_STATUS:
+                    test.assertEqual(item["status"], CUT_STATUS.get(item["type"], "incomplete"))
                 self.unfinished(index, item)
         test.assertEqual(response["usage"] is None, failed)
         test.assertEqual(response["completed_at"] is None, response["status"] != "completed")
@@ -353,7 +489,8 @@ class _ResponseReplay:
         if kind == "response.output_item.added":
             test.assertEqual(index, len(self.items), "output indexes grow by one")
             test.assertNotIn(event["item"]["id"], [item["id"] for item in self.items])
-            test.assertEqual(event["item"]["status"], "in_progress")
+            test.assertEqual(event["item"].get("status"),
+                             None if event["item"]["type"] in NO_STATUS else "in_progress")
             self.items.append(event["item"])
             return
         test.assertLess(index, len(self.items), kind)
@@ -364,8 +501,19 @@ class _ResponseReplay:
             return
         test.assertEqual(event["item_id"], item["id"])
         name = kind.split(".", 1)[1]
-        place = event.get("content_index", event.get("summary_index", 0))
-        if name.endswith("_part.added"):
+        place = event.get("content_index", event.get("summary_index", event.get("command_index", 0)))
+        if name.startswith("shell_call_output_content."):
+            self.output_content(event, index, place)
+        elif name == "output_text.annotation.added":
+            notes = self.notes.setdefault((index, place), [])
+            test.assertEqual(event["annotation_index"], len(notes))
+            notes.append(event["annotation"])
+            self.cites(event["annotation"], self.texts[index, "output_text", place])
+        elif name == "shell_call_command.added":
+            test.assertEqual(event["command"], "")
+            test.assertNotIn((index, "command", place), self.texts)
+            self.texts[index, "command", place] = ""
+        elif name.endswith("_part.added"):
             part = event["part"]
             test.assertEqual(part.get("text", part.get("refusal")), "")
             test.assertNotIn((index, part["type"], place), self.texts)
@@ -373,37 +521,59 @@ class _ResponseReplay:
         elif name.endswith("_part.done"):
             part = event["part"]
             test.assertEqual(part.get("text", part.get("refusal")), self.texts[index, part["type"], place])
+            test.assertEqual(part.get("annotations", []), self.notes.get((index, place), []))
             self.parts[index, place] = part
         elif name.endswith(".delta"):
             key = self.key(index, name[:-6], place)
             if key not in self.texts:
-                test.assertIn(key[1], ("arguments", "input"), "a delta without its part")
+                test.assertIn(key[1], ("arguments", "input", "code"), "a delta without its part")
                 self.texts[key] = ""
             test.assertNotEqual(event["delta"], "")
             self.texts[key] += event["delta"]
         elif name.endswith(".done"):
             key = self.key(index, name[:-5], place)
-            field = {"refusal": "refusal", "arguments": "arguments", "input": "input"}.get(key[1], "text")
+            field = key[1] if key[1] in ("refusal", "arguments", "input", "code", "command") else "text"
             test.assertEqual(event[field], self.texts.get(key, ""))
-            if field == "arguments":
+            if name == "function_call_arguments.done":
                 test.assertEqual(event["name"], item["name"])
+
+    def cites(self, annotation, text):
+        """A citation's indexes lie inside the text so far."""
+        start, end = annotation.get("start_index", 0), annotation.get("end_index", annotation.get("index"))
+        self.test.assertLessEqual(0, start)
+        self.test.assertLess(start, end)
+        self.test.assertLessEqual(end, len(text))
+
+    def output_content(self, event, index, place):
+        key = index, "stdout", place
+        if event["type"].endswith(".delta"):
+            self.texts[key] = self.texts.get(key, "") + event["delta"].get("stdout", "")
+        else:
+            self.test.assertEqual("".join(each["stdout"] for each in event["output"]), self.texts[key])
 
     @staticmethod
     def key(index, name, place):
         kind = {"output_text": "output_text", "refusal": "refusal", "reasoning_text": "reasoning_text",
                 "reasoning_summary_text": "summary_text", "function_call_arguments": "arguments",
-                "custom_tool_call_input": "input"}[name]
+                "custom_tool_call_input": "input", "code_interpreter_call_code": "code",
+                "mcp_call_arguments": "arguments", "shell_call_command": "command"}[name]
         return index, kind, place
 
     def item_done(self, index, item):
         test, began = self.test, self.items[index]
         for key in ("id", "type", "call_id", "name", "role"):
             test.assertEqual(item.get(key), began.get(key))
-        test.assertIn(item["status"], ("completed", "incomplete"))
+        if item["type"] not in NO_STATUS:
+            test.assertIn(item["status"], ("completed", CUT_STATUS.get(item["type"], "incomplete")))
         if item["type"] == "message":
             test.assertEqual(item["content"], [self.parts[index, place] for place in range(len(item["content"]))])
             test.assertEqual(sum(1 for key in self.texts if key[0] == index), len(item["content"]))
-        elif item["type"] == "function_call":
+        elif item["type"] == "code_interpreter_call":
+            test.assertEqual(item["code"], self.texts.get((index, "code", 0), ""))
+        elif item["type"] == "shell_call":
+            test.assertEqual(item["action"]["commands"], [self.texts[key] for key in sorted(self.texts)
+                                                          if key[0] == index])
+        elif item["type"] in ("function_call", "mcp_call"):
             test.assertEqual(item["arguments"], self.texts.get((index, "arguments", 0), ""))
         elif item["type"] == "custom_tool_call":
             test.assertEqual(item["input"], self.texts.get((index, "input", 0), ""))
@@ -418,7 +588,12 @@ class _ResponseReplay:
         said = "".join(self.texts[key] for key in sorted(self.texts, key=lambda key: key[2]) if key[0] == index)
         held = "".join(part.get("text", part.get("refusal", ""))
                        for part in item.get("content", []) + item.get("summary", []))
-        self.test.assertEqual(held + item.get("arguments", "") + item.get("input", ""), said)
+        held += "".join(item.get("action", {}).get("commands", []))
+        if item["type"] == "shell_call_output":
+            return
+        if item["type"] == "mcp_approval_request":      # it is told whole, with its start
+            said += item["arguments"]
+        self.test.assertEqual(held + item.get("arguments", "") + item.get("input", "") + item.get("code", ""), said)
 
 
 def read_chat_stream(test, data, include_usage=False):
@@ -470,6 +645,7 @@ def _chat_collect(test, choices, part):
     if part["finish_reason"] is not None:
         test.assertEqual(delta, {})
         choice["finish_reason"] = part["finish_reason"]
+    message["annotations"] += delta.get("annotations", [])
     for key in ("content", "refusal", "reasoning_content"):
         if key in delta:
             test.assertNotEqual(delta[key], "")
