@@ -125,7 +125,9 @@ class TurnTest(WebSocketLive):
         cases = [{}, {"instructions": "Be brief.", "reasoning": {"effort": "low", "summary": "auto"}},
                  {"tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {
                      "a": {"type": "string"}}}}], "tool_choice": "required"},
-                 {"text": {"format": {"type": "json_object"}}, "input": "Say it in JSON."}, {"max_output_tokens": 16}]
+                 {"text": {"format": {"type": "json_object"}}, "input": "Say it in JSON."}, {"max_output_tokens": 16},
+                 {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+                 {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}], "tool_choice": "required"}]
         self.start_server(fixed_ids=True)
         # another server, as a request that is repeated gets another answer
         with MockTurtle(fixed_ids=True, output_tokens=8, transport=self.form_settings["transport"]) as mock:
