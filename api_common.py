@@ -663,11 +663,13 @@ class Host:
         breathe     None, or what long work on a worker calls now and then
         chunked     whether a streamed answer is framed in chunks
         undo        None, or set to what is called when the store could not keep what the request wrote
+        socket_frame  None, or the framer of a turn's events on a WebSocket
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
+        send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
@@ -678,6 +680,7 @@ class Host:
     received_s = 0.0
     breathe = undo = None
     chunked = True
+    socket_frame = None
 
     def log_exception(self):
         raise NotImplementedError
@@ -689,4 +692,7 @@ class Host:
         raise NotImplementedError
 
     def send_events(self, log, at, completion=None, headers=()):
+        raise NotImplementedError
+
+    def send_websocket(self):
         raise NotImplementedError

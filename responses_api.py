@@ -16,11 +16,12 @@ from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SE
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
                        read_tools)
 from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_events
-from backends.contract import FailingBackend, GenerationRequest, History
+from backends.contract import FailingBackend, GenerationRequest, History, SilentBackend
 from responses_assembler import CompactionAssembler, ResponseAssembler
 from responses_items import fit_items, items_to_messages, read_input
 from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
                                check_includes, conversation_locked)
+from responses_socket import read_socket_turn
 from runs import Completion
 from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
 
@@ -91,6 +92,18 @@ class ResponsesApiMixin(Host):
 
     def responses_create(self):
         body = parse_body(self.body_bytes, self.breathe)
+        self._responses_begin(body, self.backend)
+
+    def responses_connect(self):
+        """GET /v1/responses: the WebSocket."""
+        self.send_websocket()
+
+    def responses_turn(self, body):
+        """A response.create message of a WebSocket: like a POST, always streamed."""
+        generates = read_socket_turn(body, self.settings.strict, RESPONSE_CHECKS)
+        self._responses_begin(body, self.backend if generates else SilentBackend())
+
+    def _responses_begin(self, body, backend):
         unknown = check_fields(body, RESPONSE_CHECKS)
         if self.settings.strict:
             check_unknown(unknown + tuple(name for name in SERVERS_OWN_FIELDS if body.get(name) is not None),
@@ -101,7 +114,7 @@ class ResponsesApiMixin(Host):
             body["model"] = self.settings.model[0]     # the prompt template names one on the service
         check_model_name(body["model"], self.settings, responses=True)
         check_streaming(body)
-        streamed = bool(body.get("stream"))
+        streamed = bool(body.get("stream")) or self.socket_frame is not None
         background = bool(body.get("background"))
         turn = _Turn()
         turn.stored = body.get("store") is not False
@@ -116,7 +129,7 @@ class ResponsesApiMixin(Host):
         turn.conversation, turn.parent = self._responses_context(body, turn.id)
         turn.held = turn.conversation
         try:
-            self._responses_start(body, unknown, turn, streamed, background)
+            self._responses_start(body, unknown, turn, streamed, background, backend)
         except BaseException:
             turn.settle()
             raise
@@ -138,7 +151,7 @@ class ResponsesApiMixin(Host):
             raise conversation_locked(id)
         return id, held.head
 
-    def _responses_start(self, body, unknown, turn, streamed, background):
+    def _responses_start(self, body, unknown, turn, streamed, background, backend):
         given_input = body.get("input")
         if not given_input and turn.parent is None and turn.conversation is None and body.get("prompt") is None:
             if given_input is None:
@@ -159,11 +172,12 @@ class ResponsesApiMixin(Host):
             read.prepare(turn.tail)
         chunked = streamed and self.chunked and not background
         opening = (turn.tail, self.ids.created(), build_echo(body, turn.conversation), self.ids.created, read.count,
-                   chunked, background)
+                   chunked, background, self.socket_frame)
         turn.assembler = ResponseAssembler(*opening)
-        keeps = turn.stored or turn.conversation is not None
+        # a WebSocket remembers for itself what is not stored
+        keeps = turn.stored or turn.conversation is not None or self.socket_frame is not None
         completion = Completion(
-            request, self.backend if failure is None else FailingBackend(failure), turn.assembler, self.metrics,
+            request, backend if failure is None else FailingBackend(failure), turn.assembler, self.metrics,
             self.log_exception, keep=turn.keep if keeps else None,
             keep_blocking=keeps and (self.store.blocking or background and streamed),
             settle=turn.settle if turn.conversation is not None or streamed or background else None)

@@ -172,16 +172,19 @@ class ResponseAssembler(Assembler):
     tail: the hex digits of the response's id. first_item: the number that its first output item
     gets in its id; input items have the ones before. echo: the object's keys that repeat the
     request, as JSON bytes `"key":value,...`. completed_at(): unix seconds. background: it is queued
-    first. sequence: the number of the next event.
+    first. frame: another framer than that of the connection's bytes, for a WebSocket. sequence: the
+    number of the next event.
     """
 
     keeps_failures = True
     OPENING_EVENTS = 3              # of a background response: created, queued, in_progress
 
-    def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False, background=False):
+    def __init__(self, tail, created, echo, completed_at, first_item=0, chunked=False, background=False,
+                 frame=None):
         self.tail = tail
         self._background = background
-        self._frame = chunked_bytes if chunked else unframed_bytes
+        self._frame = frame or (chunked_bytes if chunked else unframed_bytes)
+        self._fails_once = frame is not None
         self._chunked = chunked
         self._head = b'{"id":"resp_%s","object":"response","created_at":%d,' % (
             tail.encode("ascii"), created)
@@ -602,6 +605,8 @@ class ResponseAssembler(Assembler):
     def fail(self, error):
         """`error` in both known shapes at once, then response.failed.
 
+        On a WebSocket only the latter: there `error` ends a turn as well, and whoever stops at the first
+        would read the second as the end of the next turn.
         Source: api-reference 10.8; clients exist that read only the flat or the nested one.
         """
         code = error.code or ("server_error" if error.status >= 500 else error.type)
@@ -614,7 +619,7 @@ class ResponseAssembler(Assembler):
         self._result = failed = self._object(b"failed", output=output, error=dump_json(
             {"code": closed, "message": error.message}))
         self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
-        return (self._event(b"error", b"%s", (told,))
+        return ((b"" if self._fails_once else self._event(b"error", b"%s", (told,)))
                 + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
 
     def words(self):

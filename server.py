@@ -29,6 +29,7 @@ try:
     from observe.log import Log
     from observe.metrics import Metrics
     from responses_api import ResponsesApiMixin
+    from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.carry import store_command
@@ -42,6 +43,7 @@ try:
     from transport.poller import POLL_READ, Waker, make_poller
     from transport.threaded import ConnectionThreads
     from transport.tls import TlsConnection, make_tls_context
+    from transport.websocket import check_handshake, handshake_headers, ws_event_framer
     from transport.workers import Breather, Workers
 except ImportError as exc:
     sys.stderr.write("mockturtle: error: server.py was copied without the files beside it (%s). Copy the "
@@ -54,7 +56,7 @@ ROUTES = (
     ("/chat/completions/{}", {"GET": "chats_retrieve", "POST": "chats_update", "DELETE": "chats_delete"}),
     ("/chat/completions/{}/messages", {"GET": "chats_messages"}),
     ("/completions", {"POST": "completions_create"}),
-    ("/responses", {"POST": "responses_create"}),
+    ("/responses", {"POST": "responses_create", "GET": "responses_connect"}),
     ("/responses/input_tokens", {"POST": "responses_input_tokens"}),
     ("/responses/compact", {"POST": "responses_compact"}),
     ("/responses/{}", {"GET": "responses_retrieve", "DELETE": "responses_delete"}),
@@ -332,6 +334,22 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.play.frame = self._stream_head(headers)
         self.play.owner = self
 
+    def send_websocket(self):
+        conn, app = self.connection, self.app
+        headers = handshake_headers(check_handshake(self.head, self.body_bytes))
+        origin = self.headers.get("origin")
+        if origin is not None and not self._origin_allowed(origin):
+            raise ApiError(403, "The origin '%s' is not allowed." % shown(origin))
+        rest, conn.unread = conn.parser.take_rest() + conn.unread, b""
+        socket = ResponsesSocket(app, conn, self.head, rest)
+        self.status = 101
+        self.keep_alive = False         # the connection ends with the WebSocket
+        play = self.play = Play(conn, self.received_s, socket, on_gone=socket.left, timed=False)
+        play.push = play.reader = socket
+        play.frame = self.heads.empty_head(101, self.ids.tail(), header_bytes(headers))
+        play.owner = self
+        self.metrics.add("websockets")
+
     def _stream_head(self, headers):
         return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
                                       self._extra_headers(headers))
@@ -370,6 +388,71 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         else:
             self.send_json(status, body, headers)
         return self.answer
+
+
+class SocketTurn(Handler):
+    """A message of a WebSocket, answered as a request is: with a play, or with an error in `answer`.
+
+    started: its play has begun. previous_id: what it follows.
+    """
+
+    def __init__(self, socket, message):
+        self.socket = socket
+        self.message = message
+        self.lane = message.lane
+        self.connection = socket.conn
+        self.client_address = socket.conn.address
+        self.head = socket.head
+        self.command = "WS"
+        self.path = socket.head.path
+        self.headers = socket.head.headers
+        self.body_bytes = message.data
+        self.chunked = False
+        self.keep_alive = True
+        self.received_s = self.clock.monotonic()    # its time counts from here, not from its place in the queue
+        self.answer = b""
+        self.play = self.job = self.completion = self.fault = None
+        self.status = 200
+        self.moved = self.started = False
+        self.store = SocketStore(self.app.store, socket.memory, message.lane)
+        self.socket_frame = ws_event_framer(message.lane)
+        id = message.body.get("previous_response_id") if message.body is not None else None
+        self.previous_id = id if id.__class__ is str else None
+
+    def _answer_route(self):
+        if self.message.error is not None:
+            raise self.message.error
+        self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
+
+    def send_api_error(self, error):
+        self.metrics.add("errors_%dxx" % (error.status // 100))
+        self.play = self.job = None
+        self.fault = error.message
+        self.status = error.status
+        self.answer = socket_error(error, self.lane)
+
+    def send_completion(self, completion, streamed, headers=()):
+        ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
+        self.completion = completion
+        player, app = self.app.player, self.app
+
+        def gone():
+            for callback in completion.abandon():
+                app.workers.submit(callback)
+
+        def render(status, error):
+            self.send_api_error(error)
+            return self.answer
+        if completion.backend.blocking:
+            steps = completion.pushed_steps(True, b"", self.settings.commit_grace_s, 0.0, b"", False)
+        else:
+            steps = completion.iter_stream(completion.planned(), False)
+        play = Play(SocketLane(player, self.socket.play), self.received_s, steps, on_gone=gone)
+        play.owner = self
+        if completion.backend.blocking:
+            play.push = steps
+            self.job = lambda: completion.run_pushed(play, player, render, True)
+        self.play = play
 
 
 class _RefusedHead:
@@ -411,11 +494,15 @@ class MockTurtleServer(ThreadingHTTPServer):
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
         self.backend = backend
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
-        self.handler_class = type("BoundHandler", (Handler,), {
+        bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
-            "routes": RouteTable(ROUTES), "models_json": build_models_list(settings), "heads": HeadWriter(self.clock.time), "app": self})
+            "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
+            "heads": HeadWriter(self.clock.time), "app": self}
+        self.handler_class = type("BoundHandler", (Handler,), bound)
+        self.turn_class = type("BoundSocketTurn", (SocketTurn,), bound)
+        self.socket_room = SocketRoom(int(settings.max_store_mb * (1 << 20)))
         try:
             self._tls = make_tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
             self.listeners = bind_listeners(settings, self.request_queue_size)
@@ -440,8 +527,8 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._build_transport()
         self.runs = BackgroundRuns(self.player, self.workers, self.clock, settings.max_background,
                                    self._background_ended)
-        self.handler_class.runs = self.runs
-        self.handler_class.live_responses = set()
+        self.handler_class.runs = self.turn_class.runs = self.runs
+        self.handler_class.live_responses = self.turn_class.live_responses = set()
 
     def _build_transport(self):
         settings = self.settings
@@ -471,6 +558,10 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def make_handler(self, conn, request):
         return self.handler_class(conn, request)
+
+    def make_turn(self, socket, message):
+        """A handler for a message of a WebSocket."""
+        return self.turn_class(socket, message)
 
     def make_refusal(self, conn, error):
         """A handler whose answer is the error, for a request that could not be read."""

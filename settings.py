@@ -61,6 +61,9 @@ class Settings:
     body_timeout_s = 60.0           # without a byte of the body
     idle_timeout_s = 300.0          # a kept-alive connection without a request
     send_timeout_s = 60.0           # a client that takes no byte
+    websocket_max_s = 3600.0        # age at which a WebSocket ends: no turn begins any more
+    websocket_idle_s = 900.0        # a WebSocket without a turn from which nothing comes, not even a pong
+    websocket_ping_s = 30.0         # a ping after so long without a byte from the client; 0 is off
     inline_body_bytes = 20000       # a bigger body is read on a worker: it would stop the clock
     lateness_warning_ms = 20.0      # p99 of the frames' lateness over this: a warning at the end
 
@@ -85,11 +88,13 @@ class Settings:
                 if value.__class__ not in (int, float):
                     raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
-                     "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms"):
+                     "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
+                     "websocket_ping_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
-                     "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len"):
+                     "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
+                     "websocket_max_s", "websocket_idle_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -254,6 +259,9 @@ _SETTINGS_FLAGS = (
         ("body-timeout-s", "S", "time without a byte of a request's body"),
         ("idle-timeout-s", "S", "time a connection may stay without a request"),
         ("send-timeout-s", "S", "time after which a client that takes no byte is dropped"),
+        ("websocket-max-s", "S", "age at which a WebSocket ends, with websocket_connection_limit_reached"),
+        ("websocket-idle-s", "S", "time a WebSocket may stay without a turn and without a byte from its client"),
+        ("websocket-ping-s", "S", "ping a WebSocket's client that was silent for so long; 0 is off"),
         ("transport", "FORM", "loop: one thread for all that cannot block; threads: a thread per "
                               "connection"),
         ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),

@@ -9,12 +9,8 @@ of an environment that holds `openai` (.ci/requirements-openai.txt); --python ru
 
 import argparse
 import asyncio
-import os
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 
 import openai
@@ -22,13 +18,13 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from reporting import CHECKS, Report, check, need, same
+from servers import WAIT_S, Server
 
 MODEL = "mock-model"
 QUESTION = "What does the sea say to the ship?"
 ASK = [{"role": "user", "content": QUESTION}]
 KEY = "sk-right"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-WAIT_S = 20.0  # for anything that should come at once
 
 # What a short answer in one text part is, event by event; deltas in a row count once.
 EVENT_ORDER = [
@@ -60,52 +56,6 @@ def refused(kind, call, status=None, code=None, param=None):
 
 
 # ---- servers ----------------------------------------------------------------------------------
-
-
-class Server:
-    """A server process on a port of its own choice."""
-
-    def __init__(self, options, *flags):
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [options.python, options.server, "--port", "0"] + list(flags),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.log,
-        )
-        self.url = self._find_url()
-
-    def text(self):
-        """All that it has logged so far."""
-        return os.pread(self.log.fileno(), 1 << 20, 0).decode("utf-8", "replace")
-
-    def _find_url(self):
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            for word in self.text().split():
-                if word.startswith("http://127.0.0.1:"):
-                    return word
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.01)
-        self.process.kill()
-        self.process.wait(WAIT_S)
-        raise AssertionError("the server does not start: " + self.text())
-
-    def stop(self):
-        """SIGTERM; what is wrong with its end, as a list of texts."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(WAIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return ["still there %g s after SIGTERM" % WAIT_S]
-        log = self.text()
-        wrong = [] if status == 0 else ["exit status %d" % status]
-        if "Traceback" in log or "unexpected error" in log:
-            wrong.append("it logged an exception:\n" + log[-3000:])
-        return wrong
 
 
 class Room:

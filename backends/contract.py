@@ -100,6 +100,15 @@ class FailingBackend:
         return [(0.0, Failure(self._error))]
 
 
+class SilentBackend:
+    """Answers a request that asks for no output: a turn that only prepares the next."""
+
+    blocking = False
+
+    def generate(self, request, cancel):
+        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
+
+
 # ---- what a request asks for ------------------------------------------------------------------
 
 class ToolSpec(namedtuple("ToolSpec", "kind name description parameters strict namespace place")):

@@ -128,8 +128,9 @@ ROOMS = {
     "stored_chats_api": {"api_common", "state"},
     "completions_api": {"api_common", "backends", "chat_api", "runs"},
     "responses_api": {"api_common", "api_tools", "background", "backends", "runs", "state", "responses_assembler",
-                      "responses_items", "responses_request"},
+                      "responses_items", "responses_request", "responses_socket"},
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
+    "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "state"},
     "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
 }

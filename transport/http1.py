@@ -191,6 +191,11 @@ class RequestParser:
     def in_body(self):
         return self._state != _AT_HEAD
 
+    def take_rest(self):
+        """The bytes behind the last request, which are no request: the connection changed its protocol."""
+        rest, self._buf = bytes(self._buf), b""
+        return rest
+
     def feed(self, data):
         if self._buf:
             self._buf += data

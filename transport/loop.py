@@ -423,12 +423,14 @@ class Loop:
         for conn in list(self.connections):
             if conn.play is None and not conn.busy and conn.lingering < 0:
                 self._drop(conn)
+        self._player.drain()
 
     def _drained(self, now):
         return now >= self._drain_s or not any(
             conn.play is not None or conn.busy for conn in self.connections)
 
     def _close_all(self):
+        self._player.hang_up()
         for conn in list(self.connections):
             if conn.play is not None:
                 self._player.gone(conn.play)

@@ -56,13 +56,15 @@ class Play:
     wire: the connection's writer. start_s: monotonic time that the dues count from. steps:
     iterator of (due_s, frame), due_s non-decreasing, frame bytes, a Step or a Splice. heartbeat_s: a comment
     frame whenever nothing was due for so long; 0 for never. heartbeat: its bytes, framed.
+    reader: None, or what takes the client's bytes while this plays: receive(), and what Player.readers
+    asks for. carried: its wire is another play, which says with writable() when it takes frames again.
     on_gone(): the client has left. on_end(play, whole): the play is over; whole is False when the
     connection is of no more use. Both are called on the player's thread.
     """
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away", "owner", "send")
+                 "timed", "away", "owner", "send", "reader", "carried")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
@@ -86,6 +88,8 @@ class Play:
         self.timed = timed          # whether its lateness counts
         self.away = False           # a worker runs its next step
         self.owner = None           # the handler whose answer it is
+        self.reader = None
+        self.carried = False
 
 
 class PushedSteps:
@@ -206,6 +210,8 @@ class Player:
         self._ticks = []            # heap of the keys of _buckets
         self._blocked = {}          # Play -> None: those that wait for their socket
         self.plays = {}             # wire -> Play: all that are not over
+        self.readers = {}           # WebSockets -> None: they are swept, and told of a drain
+        self.draining = False
 
     # ---- from other threads -------------------------------------------------------------------
 
@@ -345,6 +351,9 @@ class Player:
             if mask & POLL_ENDED:
                 self.gone(play)
             return
+        if play.reader is not None:
+            play.reader.receive()
+            return
         try:
             data = play.wire.peek()
         except BlockingIOError:
@@ -361,6 +370,32 @@ class Player:
         """End a play that nobody waits for any more."""
         self._end(play, False)
 
+    def write(self, play, data):
+        """Send more of a play that waits; behind what its socket did not take yet."""
+        if play.over:
+            return
+        try:
+            self._send(play, data, self._now())
+        except OSError:
+            self.gone(play)
+
+    def set_reading(self, play, wanted):
+        """Whether a client's bytes are looked at. Its end is, where there is epoll."""
+        if play.read_off == wanted and not play.over:
+            play.read_off = not wanted
+            self._watch(play)
+
+    def drain(self):
+        """The server stops: WebSockets begin no more turns and end after those that run."""
+        self.draining = True
+        for reader in list(self.readers):
+            reader.drain()
+
+    def hang_up(self):
+        """The server's drain is over: a last word to those that are still there."""
+        for reader in list(self.readers):
+            reader.hang_up()
+
     def gone(self, play):
         """The client has left: the play ends, and whoever generates is told."""
         if play.over:
@@ -374,6 +409,8 @@ class Player:
         limit = now - self._send_timeout_s
         for play in [play for play in self._blocked if play.blocked_s < limit]:
             self.gone(play)
+        for reader in list(self.readers):
+            reader.sweep(now)
 
     # ---- inside -------------------------------------------------------------------------------
 
@@ -485,10 +522,13 @@ class Player:
         """The socket is full: keep the rest, and the next deadline apart from it."""
         play.rest = rest
         play.blocked_s = now
-        self._blocked[play] = None
-        self._watch(play)
+        if not play.carried:
+            self._blocked[play] = None
+            self._watch(play)
 
     def _watch(self, play):
+        if play.carried:
+            return
         self._poller.watch(play.wire, (0 if play.read_off else POLL_READ)
                            | (POLL_WRITE if play.rest else 0))
 

@@ -176,11 +176,19 @@ class ConnectionThreads:
         """No new requests; running answers may go on for so long from now. A shorter word wins. Any thread."""
         self._draining = True
         self._drain_end_s = min(self._drain_end_s, time.monotonic() + seconds)
+        self._pacer.post(self._pacer.player.drain)
 
     def drain(self):
         """Close idle connections, wait for running answers, then end those too."""
         while self._shut_idle() and time.monotonic() < self._drain_end_s:
             time.sleep(0.02)
+        told = threading.Event()
+
+        def hang_up():
+            self._pacer.player.hang_up()
+            told.set()
+        self._pacer.post(hang_up)
+        told.wait(1.0)
         with self._lock:
             for conn in self.connections:
                 self._shut(conn)
