@@ -21,6 +21,8 @@ VALUES = {
     "transport": (("threads", "threads"), ("threads", "threads"), ("threads", "threads")),
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
+    "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
+    "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "tls_key": (("a.pem", "a.pem"), ("b.pem", "b.pem"), ("c.pem", "c.pem")),
