@@ -133,20 +133,29 @@ def open_database(path, sync="normal", timeout_s=BUSY_TIMEOUT_S):
                              cached_statements=256)
     except sqlite3.Error as exc:
         raise StoreUnusable("--store %s: %s" % (path, exc))
+    end_s = time.monotonic() + timeout_s
     try:
-        _prepare_database(db, path, sync)
+        while True:
+            try:
+                _prepare_database(db, path, sync)
+                return db
+            except sqlite3.OperationalError as exc:
+                # the change to a write-ahead log does not wait for another server that makes the file just now
+                if "locked" not in str(exc) or db.in_transaction or time.monotonic() >= end_s:
+                    raise
+                time.sleep(0.01)
     except sqlite3.Error as exc:
         db.close()
         raise StoreUnusable("--store %s: %s" % (path, exc))
     except BaseException:
         db.close()
         raise
-    return db
 
 
 def _prepare_database(db, path, sync):
-    found, version = (db.execute("PRAGMA " + name).fetchone()[0] for name in ("application_id", "user_version"))
+    # in this order: another server may be making the file just now
     empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    found, version = (db.execute("PRAGMA " + name).fetchone()[0] for name in ("application_id", "user_version"))
     if not empty and found != _APPLICATION_ID:
         raise StoreUnusable("--store %s: this is a database of another program" % path)
     if version > STORE_VERSION:

@@ -23,6 +23,8 @@ VALUES = {
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
+    "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
+    "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
