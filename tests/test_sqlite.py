@@ -15,8 +15,7 @@ from api_common import ApiError
 from server import main
 from state.carry import export_lines, import_lines, store_command
 from state.contract import Conversation, iter_context
-from state.sqlite import (_APPLICATION_ID, _SCHEMA_1, LEASE_S, STORE_VERSION, SqliteStore, StoreUnusable,
-                          network_file_system)
+from state.sqlite import _APPLICATION_ID, _SCHEMA_1, LEASE_S, STORE_VERSION, SqliteStore, StoreUnusable
 from tests import ONE_FILE, ROOT
 from tests.support import TIMEOUT_S, QuietTestCase
 from tests.test_store import DAY_S, StoreContract, Wall, make_chat, make_hidden, make_node
@@ -653,10 +652,6 @@ class FileTest(SqliteTest):
                 self.assertEqual((done.returncode, done.stdout, done.stderr), (
                     2, "", "mockturtle: error: --store sqlite: this Python was built without sqlite3\n"))
         self.assertEqual(os.listdir(self.folder), [])
-
-    def test_the_kind_of_the_file_system_is_known_on_linux(self):
-        kind = network_file_system(self.path)
-        self.assertTrue(kind is None or kind.startswith(("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph")), kind)
 
 
 # ---- faults at run time -----------------------------------------------------------------------
