@@ -4,6 +4,7 @@ import ast
 import contextlib
 import hashlib
 import io
+import functools
 import os
 import py_compile
 import subprocess
@@ -316,14 +317,21 @@ class CommandTest(ToyProject):
 
 
 @unittest.skipUnless(os.path.isfile(os.path.join(ROOT, "server.py")), "no server.py in the tree")
+@functools.lru_cache(maxsize=None)
+def joined_tree():
+    """The real tree joined, once for all tests that look at it: it takes 2 s."""
+    return amalgamate.join(ROOT)
+
+
 class RealTreeTest(unittest.TestCase):
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.text = amalgamate.join(ROOT)
-        self.path = os.path.join(folder.name, "mockturtle.py")
-        with open(self.path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(self.text)
+        cls.addClassCleanup(folder.cleanup)
+        cls.text = joined_tree()
+        cls.path = os.path.join(folder.name, "mockturtle.py")
+        with open(cls.path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(cls.text)
 
     def test_two_builds_are_equal(self):
         self.assertEqual(self.text, amalgamate.join(ROOT))

@@ -690,29 +690,29 @@ class StoreContract:
 
     # ---- size, threads, accounting ------------------------------------------------------------
 
-    def test_a_chain_of_10000_turns_is_walked_and_freed(self):
+    def test_a_chain_of_3000_turns_is_walked_and_freed(self):
         store = self.new_store(max_responses=20000)
         id = None
-        for number in range(1, 10001):
+        for number in range(1, 3001):
             id = self.put(store, number, id, size=1)
-        self.assertEqual(sum(1 for _ in store.get(id).chain()), 10000)
-        for number in range(1, 10000):
+        self.assertEqual(sum(1 for _ in store.get(id).chain()), 3000)
+        for number in range(1, 3000):
             store.delete("resp_%032x" % number)
-        self.assertEqual(store.stats()["tombstones"], 9999)
+        self.assertEqual(store.stats()["tombstones"], 2999)
         store.delete(id)
         self.assertEqual((store.stats()["tombstones"], store.stats()["bytes"]), (0, 0))
 
-    def test_a_chain_of_10000_turns_deleted_during_a_turn_comes_back(self):
+    def test_a_chain_of_3000_turns_deleted_during_a_turn_comes_back(self):
         store = self.new_store(max_responses=5)
         id = None
-        for number in range(1, 10001):
+        for number in range(1, 3001):
             id = self.put(store, number, id, size=1)
         parent = store.get(id)
-        for number in range(9990, 10001):
+        for number in range(2990, 3001):
             store.delete("resp_%032x" % number)
         self.assertEqual(store.stats()["bytes"], 0)
-        store.put(make_node(10001, parent, self.wall.now, size=1))
-        self.assertEqual(store.stats()["tombstones"], 10000)
+        store.put(make_node(3001, parent, self.wall.now, size=1))
+        self.assertEqual(store.stats()["tombstones"], 3000)
 
     def test_many_threads_leave_the_account_right(self):
         store = self.new_store(max_responses=40, max_bytes=60000)

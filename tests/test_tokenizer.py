@@ -350,11 +350,11 @@ class LongTextTest(unittest.TestCase):
                       "\u4e2d", "\u6211\u4eec", "\u3042", "\ud55c", "\u0431", "\U0001f602", "\ud800", " \n", "aB",
                       "a'", "'s", " a", "information", ":\n"):
             with self.subTest(piece=piece):
-                self.check(piece * (300000 // len(piece)))
+                self.check(piece * (140000 // len(piece)))
 
     def test_random_mixed_texts(self):
         random_source = random.Random(3)
-        for _ in range(12):
+        for _ in range(5):
             self.check(random_text(random_source, random_source.randrange(8000, 40000)))
 
     def test_the_cut_at_every_place_of_a_mixed_text(self):
@@ -377,17 +377,17 @@ class LongTextTest(unittest.TestCase):
 class HostileTextTest(unittest.TestCase):
     """Linear time, whatever comes: a megabyte of each stays far from the seconds that a quadratic count would take."""
 
-    def test_a_megabyte_of_each(self):
+    def test_a_long_text_of_each(self):
         tokenizer = ApproxTokenizer()
         tokenizer.count("\u00e9")
         for piece in ("a", " ", "\u0301", "1", "!", ".", "\U0001f602", "\n", " \n", "\ud800", "'s",
                       "\u9f99", "a\u00e9", " " * 99 + "!", "-" * 79 + "x", " " + "a" * 20):
             with self.subTest(piece=piece):
-                text = piece * (1000000 // len(piece))
+                text = piece * (400000 // len(piece))
                 start = time.perf_counter()
                 tokenizer.count(text)
-                # Seen: 0.02 to 0.8 s; a slow and busy machine gets ten times that.
-                self.assertLess(time.perf_counter() - start, 8)
+                # Seen: 0.01 to 0.3 s; a slow and busy machine gets ten times that.
+                self.assertLess(time.perf_counter() - start, 4)
 
 
 if __name__ == "__main__":
