@@ -4,7 +4,9 @@ Sessions keep what was said in SQLite, on the server as a conversation or a chai
 """
 
 import os
+import sys
 import tempfile
+from types import SimpleNamespace
 from typing import Annotated, List, Literal
 
 from agents import (
@@ -24,6 +26,7 @@ from openai.types.shared import Reasoning
 from pydantic import BaseModel, Field
 
 from harness import KEY, MODEL, QUESTION, WAIT_S, WEATHER_QUESTION, Weather, base_url, check, need, need_text, run, same
+from servers import Server
 
 set_tracing_disabled(True)
 
@@ -409,6 +412,31 @@ async def compaction_session(client, weather, agent):
         await session.run_compaction({"force": True})
         same(types(await session.get_items()), ["message"] * 3 + ["compaction"], "after a forced one, by " + mode)
         need_text((await Runner.run(agent, "And now?", session=session)).final_output)
+
+
+@check("a server on a file, killed and started again between turns: chain and conversation go on")
+async def killed_between_turns():
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--store", "sqlite:" + os.path.join(folder, "state.db"), "--output-tokens", "12", "--ttft-ms", "1",
+                 "--itl-ms", "1")
+        options = SimpleNamespace(python=sys.executable, server="server.py")
+        last = conversation = None
+        for turn in range(4):
+            server = Server(options, *flags)
+            try:
+                async with AsyncOpenAI(base_url=server.url + "/v1", api_key=KEY, max_retries=0, timeout=WAIT_S) as client:
+                    agent = Agent("Keeper", model=OpenAIResponsesModel(MODEL, openai_client=client))
+                    result = await Runner.run(agent, "Turn %d" % turn, previous_response_id=last)
+                    last = result.last_response_id
+                    listed = [item async for item in client.responses.input_items.list(last)]
+                    same(len(listed), 2 * turn + 1, "the chain's items")
+                    session = OpenAIConversationsSession(conversation_id=conversation, openai_client=client)
+                    await Runner.run(agent, "Turn %d" % turn, session=session)
+                    conversation = session.session_id
+                    same(len(await session.get_items()), 2 * turn + 2, "the conversation's items")
+            finally:
+                server.process.kill()           # SIGKILL: nothing is said goodbye to
+                server.process.wait(WAIT_S)
 
 
 run("openai-agents", "openai")

@@ -15,7 +15,7 @@ import { fileURLToPath } from 'node:url';
 import { BASE_URL, KEY, MODEL, QUESTION, WAIT_MS, check, needText, runAll } from './harness.mjs';
 
 const CODEX = fileURLToPath(new URL('node_modules/@openai/codex/bin/codex.js', import.meta.url));
-const SERVER = new URL(BASE_URL);
+let target = new URL(BASE_URL); // where the forwarder sends to
 const folder = mkdtempSync(join(tmpdir(), 'codex-'));
 const [home, work] = ['home', 'work'].map((name) => join(folder, name));
 process.on('exit', () => rmSync(folder, { recursive: true, force: true, maxRetries: 3 }));
@@ -30,7 +30,7 @@ const forwarder = createServer((asked, answered) => {
   asked.setEncoding('utf8').on('data', (text) => (exchange.body += text)).on('end', () => {
     const { host, 'accept-encoding': _, ...headers } = asked.headers;
     const onward = httpRequest(
-      { host: SERVER.hostname, port: SERVER.port, path: asked.url, method: asked.method, headers },
+      { host: target.hostname, port: target.port, path: asked.url, method: asked.method, headers },
       (back) => {
         exchange.status = back.statusCode;
         answered.writeHead(back.statusCode, back.headers);
@@ -208,6 +208,42 @@ check('as a model that Codex knows: custom and searched tools are accepted', asy
 check('as a model whose tools come as an input item', async () => {
   const { rounds } = await turn(QUESTION, { flags: ['-m', 'gpt-6.2-sol'] });
   assert.equal(rounds[0].request.input[0].type, 'additional_tools');
+});
+
+// A server of our own on a file: { url, kill() }.
+function startServer(store) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.env.PYTHON ?? 'python3', ['server.py', '--port', '0', '--store', 'sqlite:' + store,
+      '--ttft-ms', '1', '--itl-ms', '1', '--output-tokens', '24'], { stdio: ['ignore', 'ignore', 'pipe'] });
+    const timer = setTimeout(() => child.kill('SIGKILL'), WAIT_MS);
+    let log = '';
+    child.stderr.setEncoding('utf8').on('data', (text) => {
+      log += text;
+      const found = log.match(/http:\/\/127\.0\.0\.1:\d+/);
+      if (found) resolve({ url: new URL(found[0]), kill: () => new Promise((ended) => {
+        clearTimeout(timer);
+        child.on('close', ended).kill('SIGKILL');
+      }) });
+    });
+    child.on('error', reject).on('close', () => reject(new Error('the server ended: ' + log)));
+  });
+}
+
+check('a server on a file, killed in mid-session and started again: the session goes on', async () => {
+  const before = target;
+  const store = join(folder, 'state.db');
+  let server = await startServer(store);
+  try {
+    target = server.url;
+    const first = await turn(QUESTION);
+    await server.kill();
+    server = await startServer(store);
+    target = server.url;
+    needHistory(first, await turn('And then?', { after: first }));
+  } finally {
+    await server.kill();
+    target = before;
+  }
 });
 
 await runAll('@openai/codex');
