@@ -413,9 +413,15 @@ class ResponsesApiMixin(Host):
             if not self.runs.cancel(run) and run.final is None:
                 self._responses_await_end(run)
             if self.runs.get(id) is run:
+                try:
+                    self.store.delete_running(id)
+                except ApiError:            # it cannot be written down: it has stopped, but is not deleted
+                    if run.final is None:
+                        run.final, _ = run.snapshot("cancelled", self.breathe)
+                    self.runs.stopped(run)
+                    raise
                 run.final = None
                 self.runs.stopped(run)
-                self.store.forget_running(id)
                 gone = True
         if not gone:
             self._responses_refuse_elsewhere(id)
@@ -453,8 +459,11 @@ class ResponsesApiMixin(Host):
             self.store.flush()
         except Exception as exc:
             run.final = body                # it is not stored, but whoever polls learns of it here
+            self.store.forget_running(run.id)
             if not isinstance(exc, ApiError):
                 self.log_exception()
+            elif exc.status == 503:         # a file that cannot be written: nothing is told that is not on it
+                raise
         finally:
             self.runs.stopped(run)
         self.send_json(200, body)

@@ -109,6 +109,7 @@ class SocketMemory:
         self._lock = threading.Lock()       # guards the rest; a worker may keep while the player looks
         self._nodes = {}                    # id -> (Node, lane)
         self._bytes = 0
+        self._closed = False
 
     def get(self, id):
         found = self._nodes.get(id)
@@ -123,21 +124,30 @@ class SocketMemory:
         if not self._room.take(node.size_bytes):
             return
         with self._lock:
-            self._bytes += node.size_bytes
-            if self._only_last:
-                for id in [id for id, (_, its) in self._nodes.items() if its == lane]:
-                    del self._nodes[id]
-            self._nodes[node.id] = node, lane
+            if not self._closed:
+                self._bytes += node.size_bytes
+                if self._only_last:
+                    for id in [id for id, (_, its) in self._nodes.items() if its == lane]:
+                        self._drop(id)
+                self._nodes[node.id] = node, lane
+                return
+        self._room.give(node.size_bytes)    # its client left while it was being kept
+
+    def _drop(self, id):
+        node, _ = self._nodes.pop(id)
+        self._bytes -= node.size_bytes
+        self._room.give(node.size_bytes)
 
     def evict(self, id, lane):
         """Forget a node, unless another lane has made it: a fork that fails leaves its source alone."""
         with self._lock:
             found = self._nodes.get(id)
             if found is not None and found[1] == lane:
-                del self._nodes[id]
+                self._drop(id)
 
     def close(self):
         with self._lock:
+            self._closed = True
             self._nodes = {}
             size, self._bytes = self._bytes, 0
         self._room.give(size)

@@ -261,7 +261,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if host is None or self.app.beyond_loopback:
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name.lower() not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
+        if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
             raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 

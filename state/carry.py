@@ -40,7 +40,7 @@ def export_lines(store):
 
 def import_lines(store, lines):
     """Take in export_lines(). Returns (nodes, conversations, left out). Raises StoreUnusable naming the line."""
-    nodes = conversations = left_out = 0
+    nodes = conversations = left_out = number = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -63,11 +63,22 @@ def import_lines(store, lines):
             raise StoreUnusable("line %d is no line of an export (%s: %s)" % (number, exc.__class__.__name__, exc))
         if not number % _CARRY_BATCH:
             store.flush()
+    if not number:
+        raise StoreUnusable("there is nothing to import")
     store.flush()
     return nodes, conversations, left_out
 
 
 def _carried_node(value):
+    for name in ("body", "input"):
+        json.loads(value[name])             # what is no JSON would be a 500 for whoever asks for it
+    about, output_at = value["about"], tuple(map(int, value["output_at"]))
+    if about is not None and not (about.__class__ is dict and about.get("model").__class__ is str
+                                  and about.get("metadata").__class__ is dict):
+        raise ValueError("'about' must be null, or have a model and metadata")
+    if value["id"].__class__ is not str or not 0 < float(value["created"]) < 1e11 or int(value["tokens"]) < 0 \
+            or not 0 <= output_at[0] <= output_at[1] <= len(value["body"]):
+        raise ValueError("a value is outside its range")
     replay = value["replay"]
     return Node(str(value["id"]), None, float(value["created"]), value["body"].encode("ascii"),
                 tuple(map(int, value["output_at"])), value["input"].encode("ascii"), int(value["tokens"]),
@@ -88,6 +99,8 @@ def store_command(argv, out=None, lines=None):
         sys.stderr.write(_CARRY_USAGE)
         return 2
     word, path = argv
+    if path.startswith("sqlite:"):
+        path = path[len("sqlite:"):]        # as --store has it
     if word != "import" and not os.path.exists(path):
         sys.stderr.write("mockturtle: error: there is no file %s\n" % path)
         return 2

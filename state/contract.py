@@ -261,6 +261,9 @@ class Store:
         """A background response that some server on this store is generating: an object with id, body,
         input, parent and `ours`, whether it is this one; or None."""
 
+    def delete_running(self, id):
+        """A background response of this server is deleted: unlike forget_running(), that must be kept."""
+
     def forget_running(self, id):
         """A background response of this server ended without being put."""
 

@@ -856,6 +856,11 @@ class SqliteStore(Store):
             self.put(Node(id, parent, created, text + told + b"}", (len(text), len(text) + len(told)), input, tokens,
                           b"orphan" + id.encode("ascii"), background=True))
 
+    def delete_running(self, id):
+        with self._writing() as db:
+            db.execute("DELETE FROM running WHERE id = ? AND owner = ?", (id, self._owner))
+            self._running.discard(id)
+
     def forget_running(self, id):
         """As release_conversation()."""
         self._running.discard(id)

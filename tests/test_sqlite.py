@@ -913,6 +913,23 @@ class CarryTest(SqliteTest):
         store.flush()
         return store
 
+    def test_lines_that_would_make_the_server_answer_500_are_refused_by_number(self):
+        lines = list(export_lines(self.filled()))
+        at = next(number for number, line in enumerate(lines) if '"about": {' in line)
+        wrong = (("about", 5), ("about", {}), ("input", "x"), ("body", "x"), ("output_at", [5, 2]), ("id", 5),
+                 ("created", float("inf")), ("tokens", -5))
+        for number, (name, value) in enumerate(wrong):
+            with self.subTest(name=name, value=value):
+                node = json.loads(lines[at])["node"]
+                node[name] = value
+                bad = lines[:at] + [json.dumps({"node": node})]
+                with self.assertRaisesRegex(StoreUnusable, "line %d " % (at + 1)):
+                    import_lines(self.open(path="%s.%d" % (self.path, number)), bad)
+
+    def test_an_import_of_nothing_is_refused(self):
+        with self.assertRaisesRegex(StoreUnusable, "nothing"):
+            import_lines(self.open(path=self.path + ".empty"), [])
+
     def store_command(self, *arguments, text=""):
         """(exit code, stdout, stderr) of the command."""
         out, err = io.StringIO(), io.StringIO()

@@ -314,6 +314,20 @@ class BrokenFileTest(DiskServerTest):
                     told = self.post(server, body, path)
                     self.assertEqual(self.get(server, path + "/" + told["id"]).json()["id"], told["id"])
 
+    def test_a_cancel_or_delete_that_cannot_be_written_down_is_503_and_stops_it(self):
+        steps = [(0.0, TextDelta("Some"))] + [(500.0, Finish()), (500.0, Usage(1, 1))]
+        server = self.start(DeltaBackend(steps))
+        for method, tail in (("POST", "/cancel"), ("DELETE", "")):
+            with self.subTest(method=method):
+                made = self.post(server, dict(RESPONSE, background=True))
+                self.break_file(server, "BEGIN")
+                path = "/v1/responses/" + made["id"]
+                self.assertEqual(self.ask(server, method, path + tail).status, 503)
+                self.assertEqual(self.get(server, path).json()["status"], "cancelled")
+                self.mend(server)
+                self.assertEqual(self.ask(server, "DELETE", path).status, 200)
+                self.assertEqual(self.get(server, path, 404).status, 404)
+
     def test_so_is_one_that_takes_its_time(self):
         server = self.start(DeltaBackend([(0.02, TextDelta("Late")), (0.02, Finish()), (0.02, Usage(1, 1))]))
         for way in self.WAYS:

@@ -8,6 +8,8 @@ import unittest
 from random import Random
 
 from api_common import SSE_DONE, SSE_HEARTBEAT, ApiError
+from responses_socket import SocketMemory, SocketRoom
+from state.contract import Node
 from tests.websocket_client import (ACCEPT, BINARY, CLOSE, KEY, PING, PONG, TEXT, client_frame, close_payload)
 from transport.http1 import parse_head
 from transport.websocket import (FrameParser, WebSocketError, check_close_payload, check_handshake, handshake_headers,
@@ -334,6 +336,34 @@ class HandshakeTest(unittest.TestCase):
 
     def test_a_body_is_400(self):
         self.assertEqual(self.refused(b"x").status, 400)
+
+
+class SocketMemoryTest(unittest.TestCase):
+    """What a connection remembers takes room of all, and gives it back."""
+
+    def node(self, number):
+        return Node("resp_%032x" % number, None, 0.0, b"[]", (0, 2), b"[]", 0, b"")
+
+    def left(self, room):
+        return room._left
+
+    def test_all_room_comes_back(self):
+        for only_last in (False, True):
+            room = SocketRoom(100000)
+            memory = SocketMemory(room, only_last)
+            for number in range(10):
+                memory.remember(self.node(number), "a")
+            memory.evict("resp_%032x" % 9, "a")
+            self.assertEqual(100000 - self.left(room), sum(node.size_bytes for node in memory.all()))
+            memory.close()
+            self.assertEqual(self.left(room), 100000)
+
+    def test_what_is_remembered_after_the_end_takes_no_room(self):
+        room = SocketRoom(100000)
+        memory = SocketMemory(room, False)
+        memory.close()
+        memory.remember(self.node(1), "a")
+        self.assertEqual((self.left(room), memory.all()), (100000, []))
 
 
 if __name__ == "__main__":
