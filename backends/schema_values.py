@@ -101,7 +101,7 @@ class _SchemaWriter(SchemaScalars):
         made, failed = {}, 0
         cramped = self.is_cramped(demands, depth)
         chance = 0.85 if demands.attempt < 3 else (0.5, 0.0, 1.0)[demands.attempt % 3]
-        if self.sparse and demands.attempt < 3 and any("required" in entry.schema for entry in demands.entries):
+        if self.sparse and demands.attempt < 3 and any(entry.schema.get("required") for entry in demands.entries):
             chance = 0.0
         for key in known:
             if key in required:

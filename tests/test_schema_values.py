@@ -301,6 +301,21 @@ class SatisfiesTest(unittest.TestCase):
         self.assertFalse(satisfies("x", {"format": "email"}, asserts_formats=True))
 
 
+class SparseTest(unittest.TestCase):
+    """As a model calls a tool: what is required, and the rest only where nothing is."""
+
+    def test_optional_properties_are_left_out_where_some_are_required(self):
+        schema = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+        for seed in range(20):
+            self.assertEqual(list(generate_value(schema, random.Random(seed), sparse=True)), ["a"])
+
+    def test_they_are_there_where_none_is(self):
+        for more in ({}, {"required": []}):         # instructor sends the empty list
+            schema = dict({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}, **more)
+            found = [generate_value(schema, random.Random(seed), sparse=True) for seed in range(20)]
+            self.assertGreater(sum(len(value) for value in found), 20)
+
+
 class Draft4Test(unittest.TestCase):
 
     def test_an_id_below_the_root_names_a_schema(self):
