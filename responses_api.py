@@ -382,10 +382,10 @@ class ResponsesApiMixin(Host):
         response["output"] = [self.backend.included(item, self.query["include"]) for item in response["output"]]
         return dump_json(response)
 
-    def _responses_snapshot(self, run, status=None):
+    def _responses_snapshot(self, run):
         if self.breathe is None and run.is_long():
             raise TakesLong()
-        return run.snapshot(status, self.breathe)
+        return run.snapshot(breathe=self.breathe)
 
     def _responses_resume(self, id):
         """The events again, from starting_after on, and live where it is still generating."""

@@ -174,9 +174,9 @@ class SocketStore(Store):
     def find_item(self, id):
         found = self._memory.get(item_response_id(id))
         for node in [found] if found is not None else [each for each in self._memory.all() if id in each.foreign_ids]:
-            for item in node.output_items() + node.input_items():
-                if item.get("id") == id:
-                    return item
+            item = node.find_item(id)
+            if item is not None:
+                return item
         return self._store.find_item(id)
 
     def conversation(self, id):

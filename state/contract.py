@@ -85,6 +85,14 @@ class Node:
     def output_items(self):
         return json.loads(self.output())
 
+    def find_item(self, id):
+        """This turn's item with this id as a dict, or None."""
+        for items in (self.output_items(), self.input_items()):
+            for item in items:
+                if item.get("id") == id:
+                    return item
+        return None
+
     def chain(self):
         """The nodes from this one back to the root, newest first."""
         node = self

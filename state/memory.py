@@ -148,11 +148,7 @@ class MemoryStore(Store):
             node = self._nodes.get(made_by) or self._hidden.get(made_by) or self._foreign.get(id)
             if node is None or not node.hidden and node.created_s + self._ttl_s <= self._wall():
                 return None
-        for items in (node.output_items(), node.input_items()):
-            for item in items:
-                if item.get("id") == id:
-                    return item
-        return None
+        return node.find_item(id)
 
     def sweep(self, budget):
         gone = 0

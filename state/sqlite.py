@@ -521,11 +521,7 @@ class SqliteStore(Store):
                 node = self._select("n = ?", row[0]) if row is not None else None
             if node is None or not node.hidden and node.created_s + self._ttl_s <= self._wall():
                 return None
-        for items in (node.output_items(), node.input_items()):
-            for item in items:
-                if item.get("id") == id:
-                    return item
-        return None
+        return node.find_item(id)
 
     # ---- bounds -------------------------------------------------------------------------------
 
