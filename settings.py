@@ -39,6 +39,8 @@ class Settings:
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
     max_model_len = 1048576         # context length in tokens: what is longer is refused
+    cache_blocks = 0                # blocks of the prefix cache; 0 is off
+    cache_block_tokens = 16         # tokens of one
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
@@ -89,12 +91,12 @@ class Settings:
                     raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
-                     "websocket_ping_s"):
+                     "websocket_ping_s", "cache_blocks"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
-                     "websocket_max_s", "websocket_idle_s"):
+                     "websocket_max_s", "websocket_idle_s", "cache_block_tokens"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -216,6 +218,8 @@ _SETTINGS_FLAGS = (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
+        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
+        ("cache-block-tokens", "N", "tokens of a block"),
         ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),

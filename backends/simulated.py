@@ -17,6 +17,7 @@ from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
 from backends.latency import ClockModel
+from backends.prefix_cache import PrefixCache
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -89,12 +90,13 @@ class SimulatedBackend(Backend):
     output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
     1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
     builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
+    cache: a PrefixCache, or None.
     """
 
     blocking = False
 
     def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
-                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0):
+                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0, cache=None):
         self._clock = clock
         self._tokenizer = tokenizer
         self._output_tokens = output_tokens
@@ -102,6 +104,7 @@ class SimulatedBackend(Backend):
         self._auto_tool_rate = auto_tool_rate
         self._refusal_rate = refusal_rate
         self._builtin_tool_rate = builtin_tool_rate
+        self._cache = cache
         self._draws = DrawSource(seed)
         self._prose = Prose()
 
@@ -109,11 +112,16 @@ class SimulatedBackend(Backend):
     def from_settings(cls, settings, tokenizer):
         clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
                            settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
+        cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
+            if settings.cache_blocks else None
         return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
-                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate)
+                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate, cache)
 
     def included(self, item, includes):
         return fill_includes(item, includes)
+
+    def cache_stats(self):
+        return self._cache.stats() if self._cache is not None else None
 
     def generate(self, request, cancel):
         """A list of (due_s, delta): each choice's tokens and its Finish, then the Usage.
@@ -124,17 +132,26 @@ class SimulatedBackend(Backend):
         plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
+        found = self._cache.look_up(request) if self._cache is not None else None
+        cached = found.cached if found is not None else 0       # prompt tokens that need no prefill
         digest = self._draws.digest(request, plain)
         if plain:
             run, reason = self._text_run(request, digest, 0)
             count = len(run.pieces)
             end = run.dues[count - 1]
-            return [(run.dues[0], run), (end, _FINISHES[reason]), (end, Usage(request.history.tokens, count))]
+            plan = [(run.dues[0], run), (end, _FINISHES[reason]),
+                    (end, Usage(request.history.tokens, count, 0, cached))]
+            if found is not None:
+                self._cache.keep(found, ((0, plan),), request.breathe)
+            return plan
         try:
-            return self._whole_plan(request, digest)
+            plan, answers = self._whole_plan(request, digest, cached)
         except TakesLong:
             self._draws.undo(request)
             raise
+        if found is not None:
+            self._cache.keep(found, answers, request.breathe)
+        return plan
 
     def _is_long(self, request):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
@@ -146,19 +163,22 @@ class SimulatedBackend(Backend):
             tokens = (tokens + (request.history.tokens if request.echo else 0)) * (8 + 4 * request.logprobs)
         return tokens * (4 * request.n - 3) > LONG_PLAN_TOKENS
 
-    def _whole_plan(self, request, digest):
+    def _whole_plan(self, request, digest, cached):
+        """(plan, for each choice (tokens of reasoning, its own plan))."""
         if request.n == 1:
             plan, tokens, reasoning = self._plan(request, digest, 0)
+            answers = [(reasoning, plan)]
         else:
-            plans, tokens, reasoning = [], 0, 0
+            plans, answers, tokens, reasoning = [], [], 0, 0
             for choice in range(request.n):
                 one, count, thought = self._plan(request, _sub_digest(digest, choice), choice)
                 tokens += count
                 reasoning += thought
+                answers.append((thought, one))
                 plans.append(_laid_out(one))
             plan = list(merge(*plans, key=_plan_due))
-        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning)))
-        return plan
+        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
+        return plan, answers
 
     def _plan(self, request, digest, choice):
         """(plan without Usage, all tokens, reasoning tokens) of one choice."""
