@@ -299,6 +299,8 @@ class BackgroundRuns:
         play.on_end = ended
         if blocking:
             play.push = steps
+        else:
+            completion.take_seat(play, player, True)
         player.post(lambda: player.start(play))
         if blocking:
             self._workers.submit_blocking(lambda: completion.run_pushed(play, player, None, True), True)

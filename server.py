@@ -310,13 +310,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            completion.take_seat(self.play, self.app.player, True)
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
-        if due_s <= 0.0 and (not step.blocking or self.breathe is not None):
+        if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and completion.backend.engine is None:
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
+            completion.take_seat(self.play, self.app.player, False)
 
     def send_events(self, log, at, completion=None, headers=()):
         self.completion = completion
@@ -452,6 +454,8 @@ class SocketTurn(Handler):
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
+        else:
+            completion.take_seat(play, player, True)
         self.play = play
 
 

@@ -19,6 +19,14 @@ class BatchRequest:
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
 
+    @property
+    def seqs(self):
+        return self.n * len(self.requests)
+
+    @property
+    def ttft_s(self):
+        return min(request.ttft_s for request in self.requests)
+
 
 class BatchBackend(Backend):
     """Answers a BatchRequest by asking another backend for each of its requests.
@@ -29,6 +37,7 @@ class BatchBackend(Backend):
     def __init__(self, backend):
         self._backend = backend
         self.blocking = backend.blocking
+        self.engine = backend.engine
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)

@@ -230,6 +230,10 @@ class Player:
         """Run job() on the player's thread. Any thread."""
         self._wake(job)
 
+    def come_back(self, play):
+        """follow() a play soon, but not within what is being done. Any thread."""
+        self._wake(lambda: self.follow(play))
+
     # ---- on the player's thread ---------------------------------------------------------------
 
     def start(self, play):
