@@ -69,7 +69,7 @@ class Play:
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
         self.wire = wire
-        self.send = wire.send       # one look-up less per frame
+        self.send = wire.send       # one look-up less per frame; a trace puts its own here
         self.start_s = start_s
         self.steps = steps
         self.heartbeat_s = heartbeat_s
@@ -177,16 +177,21 @@ class PushedSteps:
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
     """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
     due_s, frame = first
-    while True:
-        while due_s - last_s > heartbeat_s:
-            last_s += heartbeat_s
-            yield last_s, heartbeat
-        yield due_s, frame
-        last_s = due_s
-        try:
-            due_s, frame = next(steps)
-        except StopIteration:
-            return
+    try:
+        while True:
+            while due_s - last_s > heartbeat_s:
+                last_s += heartbeat_s
+                yield last_s, heartbeat
+            yield due_s, frame
+            last_s = due_s
+            try:
+                due_s, frame = next(steps)
+            except StopIteration:
+                return
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
 
 
 class Player:
@@ -229,6 +234,10 @@ class Player:
     def post(self, job):
         """Run job() on the player's thread. Any thread."""
         self._wake(job)
+
+    def come_back(self, play):
+        """follow() a play soon, but not within what is being done. Any thread."""
+        self._wake(lambda: self.follow(play))
 
     # ---- on the player's thread ---------------------------------------------------------------
 
@@ -320,7 +329,7 @@ class Player:
         rest, at = memoryview(play.rest), 0
         try:
             while at < len(rest):
-                at += play.wire.send(rest[at:])
+                at += play.send(rest[at:])
         except BlockingIOError:
             pass                        # full again: what is left waits
         except OSError:
@@ -512,7 +521,7 @@ class Player:
         if not data:
             return
         try:
-            sent = play.wire.send(data)
+            sent = play.send(data)
         except BlockingIOError:
             sent = 0
         if sent != len(data):
