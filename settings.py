@@ -43,14 +43,14 @@ class Settings:
     output_tokens_dist = "normal"
     prefill_overhead_ms = 0.0       # on top of TTFT
     prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
+    cache_blocks = 0                # blocks of the prefix cache; 0 is off
+    cache_block_tokens = 16         # tokens of one
     max_num_seqs = 0                # choices that run at once, the rest queue; 0: any number
     max_waiting = -1                # requests that may queue, more get 429; -1: any number
     load_factor = 1.0               # how much slower a full batch is than a single request
     load_knee = 0.5                 # share of a full batch beyond which it gets slower faster
     time_scale = 1.0                # all simulated times, heartbeats and the commit grace are multiplied with it
     max_model_len = 1048576         # context length in tokens: what is longer is refused
-    cache_blocks = 0                # blocks of the prefix cache; 0 is off
-    cache_block_tokens = 16         # tokens of one
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
@@ -237,8 +237,6 @@ _SETTINGS_FLAGS = (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
-        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
-        ("cache-block-tokens", "N", "tokens of a block"),
         ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
@@ -251,6 +249,8 @@ _SETTINGS_FLAGS = (
         ("output-tokens-dist", "KIND", "as --ttft-dist"),
         ("prefill-overhead-ms", "MS", "added to TTFT, which is 0 then unless --ttft-ms says otherwise"),
         ("prefill-ms-per-token", "MS", "added to TTFT for each prompt token that no cache holds, likewise"),
+        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
+        ("cache-block-tokens", "N", "tokens of a block"),
         ("max-num-seqs", "N", "choices that run at once; the rest queue, first come first served; 0 is any number"),
         ("max-waiting", "N", "requests that may queue; more get 429; -1 is any number"),
         ("load-factor", "X", "prefill and ITL of a full batch (--max-num-seqs) over those of a single request"),

@@ -17,10 +17,11 @@ from backends.prompt import Opaque, call_content
 # end of a part is remembered under a hash of the parts up to there (700 MB/s), and under the id of the turn, so that a
 # chained turn looks at nothing but its own input.
 
-PREFIX_STATES = 8192                # such places, under 1 KB each; the least recently used go first
-_STATE_TOKENS = 64                  # between two of them: reading so many again costs no more than remembering
-_STATES_PER_PROMPT = 64             # at most, so that one giant prompt does not drive out the others
-_LONGEST_TAIL = 2048                # tokens that a place may keep to be hashed later
+PREFIX_PLACES = 8192                # such places; the least recently used go first
+_TOKENS_PER_PLACE = 32              # that they may hold on average: under 20 MB in all
+_PLACE_TOKENS = 64                  # between two of them: reading so many again costs no more than remembering
+_PLACES_PER_PROMPT = 64             # at most, so that one giant prompt does not drive out the others
+_LONGEST_TAIL = 2048                # tokens that a place may hold
 _WINDOW_CHARS = 4096                # longer texts are cut and remembered in pieces of about this
 _KEPT_AT_ONCE = 1024                # blocks, 1 ms: then others may have the lock
 _HASH_BYTES = 12
@@ -126,11 +127,13 @@ class PrefixCache:
     is cancelled leaves blocks that nobody asks for.
     """
 
-    def __init__(self, block_tokens, max_blocks, tokenizer):
+    def __init__(self, block_tokens, max_blocks, tokenizer, max_places=PREFIX_PLACES):
         self._size = block_tokens
         self._split = tokenizer.split
         self._pool = BlockPool(max_blocks)
         self._places = OrderedDict()        # key of parts, or of a turn -> _Place
+        self._places_tokens = 0             # in all their tails
+        self._max_places = max_places
         self._lock = threading.Lock()       # guards changes of all these; readers need none
         self._counts = (0, 0)
 
@@ -175,7 +178,7 @@ class PrefixCache:
     def _read(self, found, place, prompt, breathe):
         """Read the prompt from the last place on that is known and whose block is present."""
         found._known = None
-        segments = list(_iter_segments(place.key, prompt.head))
+        segments = list(_iter_segments(place.key, prompt.head)) if prompt.head else []
         head_key = found._head_key = segments[-1][0] if segments else place.key
         if prompt.parent is None:
             segments += _iter_segments(head_key, prompt.parts)
@@ -195,7 +198,7 @@ class PrefixCache:
                 break
         found._start = place
         size, split = self._size, self._split
-        every = max(_STATE_TOKENS, found._tokens // _STATES_PER_PROMPT)
+        every = max(_PLACE_TOKENS, found._tokens // _PLACES_PER_PROMPT)
         key, block, depth, tail = place
         tail, blocks, places, since = list(tail), [], [], 0
         for key, opening, piece, closing in segments[first:] if first else segments:
@@ -267,14 +270,20 @@ class PrefixCache:
             self._use(found._start, blocks)
             for path in paths:
                 self._use(found._opened, path)
-            places = self._places
-            if found._known in places:
-                places.move_to_end(found._known)
+            if found._known in self._places:
+                self._places.move_to_end(found._known)
             for key, place in found._places:
-                places[key] = place
-                places.move_to_end(key)
-            while len(places) > PREFIX_STATES:
-                places.popitem(last=False)
+                self._remember(key, place)
+
+    def _remember(self, key, place):
+        places = self._places
+        known = places.pop(key, None)
+        places[key] = place
+        self._places_tokens += len(place.tail) - (len(known.tail) if known is not None else 0)
+        most = self._max_places
+        while len(places) > most or self._places_tokens > _TOKENS_PER_PLACE * most:
+            _, oldest = places.popitem(last=False)
+            self._places_tokens -= len(oldest.tail)
 
     def _use(self, place, blocks):
         self._pool.extend(place.block if place.depth else None, blocks)
@@ -291,13 +300,14 @@ class PrefixCache:
             block = self._cut(block, context, blocks)
             depth += len(blocks)
         prompt = found._prompt
-        if not prompt.opens or content is None or len(context) > _LONGEST_TAIL:
+        far = found._since + len(tokens) >= _PLACE_TOKENS
+        if not prompt.opens or content is None or len(context) > _LONGEST_TAIL or not far and prompt.turn is None:
             return blocks
         # no further cut: the closing comes with the next prompt, so a block that it fills is not there yet
         for key, _, _, _ in _iter_segments(found._end.key, (("assistant", content),)):
             pass
         place = _Place(key, block, depth, tuple(context + _CLOSING))
-        if found._since + len(tokens) >= _STATE_TOKENS:
+        if far:
             found._places.append((key, place))
         if prompt.turn is not None:
             id, left = prompt.turn
