@@ -103,7 +103,7 @@ class ResponsesApiMixin(Host):
     def responses_turn(self, body):
         """A response.create message of a WebSocket: like a POST, always streamed."""
         generates = read_socket_turn(body, self.settings.strict, RESPONSE_CHECKS)
-        self._responses_begin(body, self.backend if generates else SilentBackend())
+        self._responses_begin(body, self.backend if generates else SilentBackend(self.backend))
 
     def _responses_begin(self, body, backend):
         unknown = check_fields(body, RESPONSE_CHECKS)

@@ -102,13 +102,16 @@ class FailingBackend:
 
 
 class SilentBackend:
-    """Answers a request that asks for no output: a turn that only prepares the next."""
+    """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
 
     blocking = False
     engine = None
 
+    def __init__(self, backend):
+        self._backend = backend
+
     def generate(self, request, cancel):
-        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
+        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0, 0, self._backend.prepare(request)))]
 
 
 # ---- what a request asks for ------------------------------------------------------------------
@@ -327,6 +330,10 @@ class Backend:
         item: dict. includes: values of `include`. Here nothing is known: the item as it is.
         """
         return item
+
+    def prepare(self, request):
+        """Read a prompt that is not to be answered yet; how many of its tokens were cached. Waits for nothing."""
+        return 0
 
     def cache_stats(self):
         """A backends.prefix_cache.CacheStats, or None for a backend without a prefix cache. Waits for nothing."""

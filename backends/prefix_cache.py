@@ -8,13 +8,13 @@ from collections import OrderedDict, namedtuple
 from hashlib import blake2b
 from itertools import chain
 
-from api_common import ANSWER_TOKENS, MESSAGE_TOKENS
+from api_common import ANSWER_TOKENS, MESSAGE_TOKENS, TakesLong
 from backends.contract import Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage
 from backends.prompt import Opaque, call_content
 
 # Strategy. A block's name is a hash of its tokens and of the block before it, so a name stands for all that leads up to
-# it. Cutting a text into tokens is what costs (4 MB/s with the hashes), so it is done once: where a stream stood at the
-# end of a part is remembered under a hash of the parts up to there (700 MB/s), and under the id of the turn, so that a
+# it. Cutting a text into tokens is what costs (10 MB/s with the hashes), so it is done once: where a stream stood at the
+# end of a part is remembered under a hash of the parts up to there (600 MB/s), and under the id of the turn, so that a
 # chained turn looks at nothing but its own input.
 
 PREFIX_PLACES = 8192                # such places; the least recently used go first
@@ -22,6 +22,7 @@ _TOKENS_PER_PLACE = 32              # that they may hold on average: under 20 MB
 _PLACE_TOKENS = 64                  # between two of them: reading so many again costs no more than remembering
 _PLACES_PER_PROMPT = 64             # at most, so that one giant prompt does not drive out the others
 _LONGEST_TAIL = 2048                # tokens that a place may hold
+_INLINE_CHARS = 8192                # 0.5 ms: more is cut into tokens on a worker
 _WINDOW_CHARS = 4096                # longer texts are cut and remembered in pieces of about this
 _KEPT_AT_ONCE = 1024                # blocks, 1 ms: then others may have the lock
 _HASH_BYTES = 12
@@ -112,8 +113,8 @@ class _Place(namedtuple("_Place", "key block depth tail")):
 class FoundPrefix:
     """A prompt that was looked up. cached: how many of its leading tokens were present."""
 
-    __slots__ = ("cached", "_prompt", "_tokens", "_root", "_start", "_blocks", "_known", "_places", "_end", "_since",
-                 "_head_key", "_opened", "_kept_answer")
+    __slots__ = ("cached", "_prompt", "_tokens", "_start", "_blocks", "_opened", "_known", "_places", "_since",
+                 "_head_key", "_key", "_kept_answer")
 
 
 class PrefixCache:
@@ -196,12 +197,16 @@ class PrefixCache:
             if known is not None:
                 place, found._known, first = known, segments[at][0], at + 1
                 break
+        if first:
+            del segments[:first]
+        if breathe is None and sum([len(segment[2]) for segment in segments]) > _INLINE_CHARS:
+            raise TakesLong()
         found._start = place
         size, split = self._size, self._split
         every = max(_PLACE_TOKENS, found._tokens // _PLACES_PER_PROMPT)
         key, block, depth, tail = place
         tail, blocks, places, since = list(tail), [], [], 0
-        for key, opening, piece, closing in segments[first:] if first else segments:
+        for key, opening, piece, closing in segments:
             since -= len(tail)
             tail += opening
             if piece.__class__ is str:
@@ -217,12 +222,11 @@ class PrefixCache:
                 since = 0
             if breathe is not None:
                 breathe()
-        found._end = _Place(key, block, depth + len(blocks), tuple(tail))
         if prompt.opens:
             tail += _opening("assistant")
             block = self._cut(block, tail, blocks)
-        found._opened = _Place(key, block, depth + len(blocks), tail)
-        found._blocks, found._places, found._since = blocks, places, since
+        found._opened = _Place(None, block, depth + len(blocks), tail)
+        found._blocks, found._places, found._since, found._key = blocks, places, since, key
 
     def _present(self, key):
         """The place that is remembered under a key, if all before it is present."""
@@ -304,7 +308,7 @@ class PrefixCache:
         if not prompt.opens or content is None or len(context) > _LONGEST_TAIL or not far and prompt.turn is None:
             return blocks
         # no further cut: the closing comes with the next prompt, so a block that it fills is not there yet
-        for key, _, _, _ in _iter_segments(found._end.key, (("assistant", content),)):
+        for key, _, _, _ in _iter_segments(found._key, (("assistant", content),)):
             pass
         place = _Place(key, block, depth, tuple(context + _CLOSING))
         if far:

@@ -32,12 +32,13 @@ def words(count, first=0):
 
 
 def make_request(parts, tokens=None, model="m", **given):
-    """A request with this Prompt, or these parts behind no head. tokens: its count; None for the stream's own."""
+    """A request, on a worker, with this Prompt, or these parts behind no head. tokens: its count; None for the
+    stream's own."""
     prompt = parts if parts.__class__ is Prompt else Prompt(parts)
     if tokens is None:
         tokens = sum(part_tokens(part) for part in list(prompt.head) + list(prompt.parts)) + 3 * prompt.opens
     history = History(tokens, b"", "", list, prompt=lambda history: prompt)
-    return GenerationRequest(model, history, **given)
+    return GenerationRequest(model, history, **dict({"breathe": int}, **given))
 
 
 def part_tokens(part):
@@ -218,6 +219,14 @@ class LookUpTest(unittest.TestCase):
         found = self.cache.look_up(bare(words(40), echo=words(40)))
         self.cache.keep(found, [(0, plan_of(words(40) + words(32, 5)))])
         self.assertEqual(self.cache.stats().blocks, 2)
+
+    def test_much_new_text_is_not_for_the_loop_and_known_text_is(self):
+        request = bare(words(3000), breathe=None)
+        with self.assertRaises(TakesLong):
+            self.cache.look_up(request)
+        self.assertEqual(self.tokenizer.texts, [])
+        ask(self.cache, bare(words(3000)))
+        self.assertEqual(ask(self.cache, request), 2992)
 
     def test_long_prompts_breathe_and_are_kept_in_slices(self):
         breaths = []

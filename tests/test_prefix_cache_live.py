@@ -9,6 +9,7 @@ from backends.prompt import Prompt
 from backends.simulated import SimulatedBackend
 from tests.support import LiveServerTest, every_form, wait_until
 from tests.test_prefix_cache import RecordingTokenizer, words
+from tests.test_websocket_live import WebSocketLive
 from tests.test_sqlite_live import DiskServerTest
 from tokenizer import ApproxTokenizer
 
@@ -168,6 +169,13 @@ class CompletionCacheTest(CacheServerTest):
     def test_a_batch_adds_up_and_its_prompts_share(self):
         self.assertEqual(self.complete([words(40), words(40), words(40, 1)])[2], 32)
         self.assertEqual(self.stats().queries, 120)
+
+    def test_a_big_batch_is_counted_once(self):
+        first = words(1500)                 # each is nothing for a worker, both are
+        self.assertEqual(self.complete([first, first])[2], 1488)
+        self.assertEqual((self.stats().queries, self.stats().hits), (3000, 1488))
+        self.complete([words(10, 5), words(2600, 3)])
+        self.assertEqual((self.stats().queries, self.stats().hits), (5610, 1488))
 
     def test_a_prompt_is_no_message(self):
         self.chat(words(40))
@@ -371,6 +379,24 @@ class ConversationCacheTest(RecordedTest):
         third = self.respond(words(40), conversation=conversation)
         # what stood before the item still hits; behind it all has moved
         self.assertEqual(usage_of(third)[2], whole_blocks(usage_of(first)[0] + usage_of(first)[1]))
+
+
+@every_form
+class SocketCacheTest(WebSocketLive):
+
+    settings = {"output_tokens": 20, "cache_blocks": 4000}
+
+    def test_turns_that_only_their_connection_remembers_are_chained(self):
+        client = self.open()
+        before = client.turn(store=False, input=words(60))[-1]["response"]
+        after = client.turn(store=False, input=words(30), previous_response_id=before["id"])[-1]["response"]
+        self.assertEqual(usage_of(after)[2], whole_blocks(sum(usage_of(before)[:2])))
+
+    def test_a_turn_that_only_prepares_warms_the_cache(self):
+        client = self.open()
+        before = client.turn(generate=False, store=False, input=words(60))[-1]["response"]
+        after = client.turn(store=False, input=words(30), previous_response_id=before["id"])[-1]["response"]
+        self.assertEqual([usage_of(each) for each in (before, after)], [(67, 0, 0), (105, 20, 64)])
 
 
 @every_form
