@@ -18,6 +18,7 @@ from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
 from backends.latency import Distribution
+from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -92,6 +93,7 @@ class SimulatedBackend(Backend):
     """
 
     blocking = False
+    profile = None                  # the latency profile's dict that it was made from
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None):
@@ -108,9 +110,12 @@ class SimulatedBackend(Backend):
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
-        simulation = Simulation(settings)
-        return cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
-                   settings.refusal_rate, settings.builtin_tool_rate, simulation.engine)
+        profile = load_profile(settings)
+        simulation = Simulation(settings, profile)
+        backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine)
+        backend.profile = profile
+        return backend
 
     def included(self, item, includes):
         return fill_includes(item, includes)
