@@ -6,6 +6,7 @@ measured distributions, and load curves where several concurrencies were measure
 """
 import json
 import os
+import re
 import time
 from statistics import median
 
@@ -173,7 +174,7 @@ def _running_found(answers):
     That is the integral of their number squared over that of their number: N for a closed loop of N, and for N that
     come in one burst as well.
     """
-    if any(answer.start_s is None for answer in answers):
+    if any(answer.start_s is None or answer.end_s is None for answer in answers):
         return 0
     changes = sorted([(answer.start_s, 1) for answer in answers] + [(answer.end_s, -1) for answer in answers])
     running, last_s, area, square = 0, 0.0, 0.0, 0.0
@@ -234,13 +235,34 @@ def _read_result_file(path):
 def _time_of(value, where):
     """A number of 0 or more, below any time. Raises ValueError."""
     if value.__class__ not in (int, float) or not 0 <= value < 1e12:
-        raise ValueError("%s: expected a number of 0 or more, not %r" % (where, value))
+        raise ValueError("%s: expected a number of 0 or more, not %.60r" % (where, value))
     return float(value)
+
+
+def _found(value, *names):
+    """What stands under the names within dicts, or None."""
+    for name in names:
+        value = value.get(name) if value.__class__ is dict else None
+    return value
+
+
+def _moment_of(value, unit_s=1.0):
+    """A point in time as float seconds, None for what is none."""
+    return value * unit_s if value.__class__ in (int, float) and 0 <= value < 1e20 else None
+
+
+def _count_of(value):
+    """A number as it is, None for what is none."""
+    return value if value.__class__ in (int, float) and 0 <= value < 1e12 else None
+
+
+def _text_of(value):
+    return value if value.__class__ is str else ""
 
 
 def _part(value, name, kind, where):
     """value[name], which must be of the kind (dict or list)."""
-    part = value.get(name) if value.__class__ is dict else None
+    part = _found(value, name)
     if part.__class__ is not kind:
         raise ValueError("%s: %s is missing" % (where, name))
     return part
@@ -255,83 +277,77 @@ def _check_agreement(told_ms, timed_ms, names, where):
 
 def _day(seconds):
     """YYYY-MM-DD of seconds since 1970, "" for what is none."""
-    if seconds.__class__ not in (int, float) or not 0 < seconds < 1e11:
-        return ""
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds)) if seconds and seconds < 1e11 else ""
 
 
 def _read_guidellm(benchmark, report, where):
     """A benchmark of GuideLLM's report. Source: GuideLLM 0.8.1, request stats; times in s, but for those named _ms."""
     requests = _part(benchmark, "requests", dict, where)
     answered = _part(requests, "successful", list, where + ".requests")
-    version = (report.get("metadata") or {}).get("guidellm_version", "")
-    config = benchmark.get("config") or {}
-    run = MeasuredRun("GuideLLM %s" % version if version else "GuideLLM", str((config.get("backend") or {}).get("model") or ""),
-                      _day(benchmark.get("start_time")))
-    run.failed = sum(len(requests.get(kind) or ()) for kind in ("errored", "incomplete"))
+    run = MeasuredRun(("GuideLLM " + _text_of(_found(report, "metadata", "guidellm_version"))).rstrip(),
+                      _text_of(_found(benchmark, "config", "backend", "model")),
+                      _day(_moment_of(benchmark.get("start_time"))))
+    for kind in ("errored", "incomplete"):
+        run.failed += len(requests[kind]) if requests.get(kind).__class__ is list else 0
     answers, told, timed = [], [], []
     for number, request in enumerate(answered):
         place = "%s.requests.successful[%d]" % (where, number)
         if request.__class__ is not dict:
             raise ValueError("%s: expected an object" % place)
-        ttft = request.get("time_to_first_token_ms")
-        length = request.get("output_tokens")
+        ttft, length, itl = (request.get(name) for name in (
+            "time_to_first_token_ms", "output_tokens", "inter_token_latency_ms"))
         if ttft is None or not length:          # an answer without a token, or not streamed
             run.failed += 1
             continue
-        itl = request.get("inter_token_latency_ms")
-        times = [request.get("request_" + name, request.get(name)) for name in ("start_time", "end_time")]
-        known = all(each.__class__ in (int, float) for each in times)
-        answers.append(_Answer(times[0] if known else None, times[1] if known else None,
-                               _time_of(ttft, place + ".time_to_first_token_ms"), None,
-                               None if itl is None or length < 2 else _time_of(itl, place + ".inter_token_latency_ms"),
-                               _time_of(length, place + ".output_tokens"), request.get("prompt_tokens")))
-        marks = (request.get("info") or {}).get("timings") or {}
-        begun, seen = marks.get("request_start"), marks.get("first_token_iteration")
-        if begun.__class__ is float and seen.__class__ is float:
+        length = _time_of(length, place + ".output_tokens")
+        answers.append(_Answer(
+            _moment_of(request.get("request_start_time")), _moment_of(request.get("request_end_time")),
+            _time_of(ttft, place + ".time_to_first_token_ms"), None,
+            None if itl is None or length < 2 else _time_of(itl, place + ".inter_token_latency_ms"),
+            length, _count_of(request.get("prompt_tokens"))))
+        begun, seen = (_moment_of(_found(request, "info", "timings", name)) for name in (
+            "request_start", "first_token_iteration"))
+        if begun is not None and seen is not None:
             told.append(answers[-1].ttft_ms)
             timed.append((seen - begun) * 1000.0)
     if answered and not answers:
         raise ValueError("%s: no request has a time to first token; was it measured with streaming?" % where)
     if told:
         _check_agreement(median(told), median(timed), ("time_to_first_token_ms", "info.timings"), where)
-    strategy = config.get("strategy") or {}
-    return _fill_run(run, answers, strategy.get("streams") or strategy.get("max_concurrency"), where)
+    return _fill_run(run, answers, _count_of(_found(benchmark, "config", "strategy", "streams")), where)
 
 
 def _read_vllm(result, where):
     """A result of vllm bench serve. Source: vLLM 0.33.0, vllm/benchmarks/serve.py; lists in seconds, one entry a request."""
     if "ttfts" not in result:
         raise ValueError("%s: ttfts is missing: run vllm bench serve with --save-detailed as well" % where)
-    lists = {name: _part(result, name, list, where) for name in ("ttfts", "itls", "output_lens")}
-    count = len(lists["ttfts"])
-    if len(lists["itls"]) != count or len(lists["output_lens"]) != count:
+    ttfts, itls, lengths = (_part(result, name, list, where) for name in ("ttfts", "itls", "output_lens"))
+    if not len(ttfts) == len(itls) == len(lengths):
         raise ValueError("%s: ttfts, itls and output_lens must have one entry a request" % where)
-    errors, starts = ([(result.get(name) or ())[at:at + 1] for at in range(count)] for name in ("errors", "start_times"))
-    date = str(result.get("date") or "")[:8]
-    run = MeasuredRun("vllm bench serve", str(result.get("model_id") or ""),
-                      "%s-%s-%s" % (date[:4], date[4:6], date[6:]) if date.isdigit() and len(date) == 8 else "")
+    errors, starts, prompts = (
+        result[name] if result.get(name).__class__ is list and len(result[name]) == len(ttfts) else [None] * len(ttfts)
+        for name in ("errors", "start_times", "input_lens"))
+    date = _text_of(result.get("date"))[:8]
+    run = MeasuredRun("vllm bench serve", _text_of(result.get("model_id")),
+                      "%s-%s-%s" % (date[:4], date[4:6], date[6:]) if re.match(r"\d{8}\Z", date) else "")
     answers = []
-    for at in range(count):
-        length, gaps = lists["output_lens"][at], lists["itls"][at]
-        if any(errors[at]) or not length or not lists["ttfts"][at]:
+    for at, (ttft_s, gaps, length) in enumerate(zip(ttfts, itls, lengths)):
+        if errors[at] or not length or not ttft_s:
             run.failed += 1
             continue
         length = _time_of(length, "%s: output_lens[%d]" % (where, at))
-        ttft_s = _time_of(lists["ttfts"][at], "%s: ttfts[%d]" % (where, at))
+        ttft_s = _time_of(ttft_s, "%s: ttfts[%d]" % (where, at))
         if gaps.__class__ is not list:
             raise ValueError("%s: itls[%d]: expected a list" % (where, at))
         gaps = [_time_of(gap, "%s: itls[%d]" % (where, at)) for gap in gaps]
-        start = starts[at][0] if starts[at] and starts[at][0].__class__ in (int, float) else None
-        prompt = (result.get("input_lens") or ())[at:at + 1]
-        answers.append(_Answer(start, None if start is None else start + ttft_s + sum(gaps), ttft_s * 1000.0,
+        start_s, whole_s = _moment_of(starts[at]), sum(gaps)
+        answers.append(_Answer(start_s, None if start_s is None else start_s + ttft_s + whole_s, ttft_s * 1000.0,
                                [gap * 1000.0 for gap in gaps] if len(gaps) == length - 1 else None,
-                               sum(gaps) * 1000.0 / (length - 1) if length > 1 else None, length,
-                               prompt[0] if prompt and prompt[0].__class__ in (int, float) else None))
-    told = result.get("mean_ttft_ms")
-    if answers and told.__class__ in (int, float):
+                               whole_s * 1000.0 / (length - 1) if length > 1 else None, length, _count_of(prompts[at])))
+    told = _count_of(result.get("mean_ttft_ms"))
+    if answers and told is not None:
         _check_agreement(told, sum(answer.ttft_ms for answer in answers) / len(answers), ("mean_ttft_ms", "ttfts"), where)
-    return _fill_run(run, answers, result.get("max_concurrency"), where)
+    return _fill_run(run, answers, _count_of(result.get("max_concurrency")), where)
 
 
 def _metric_ms(metrics, name, where):
@@ -339,7 +355,7 @@ def _metric_ms(metrics, name, where):
     metric = metrics.get(name)
     if metric is None:
         return None
-    unit = metric.get("unit") if metric.__class__ is dict else None
+    unit = _text_of(_found(metric, "unit"))
     if unit not in _MS_OF_UNIT:
         raise ValueError("%s: %s: unknown unit %r" % (where, name, unit))
     value, factor = metric.get("value"), _MS_OF_UNIT[unit]
@@ -351,57 +367,63 @@ def _metric_ms(metrics, name, where):
 def _read_aiperf_records(records, path):
     """AIPerf's profile_export.jsonl: a record a request. Source: AIPerf 0.13.0; each metric names its unit."""
     run = MeasuredRun("AIPerf")
-    answers, told, timed = [], [], []
+    answers, told, timed, errors = [], [], [], 0
     for number, record in enumerate(records):
         where = "%s: line %d" % (path, number + 1)
         mark, metrics = (_part(record, name, dict, where) for name in ("metadata", "metrics"))
         if mark.get("benchmark_phase", "profiling") != "profiling":
             continue                            # a warm-up
-        ttft, length = _metric_ms(metrics, "time_to_first_token", where), metrics.get("output_sequence_length")
-        if record.get("error") or mark.get("was_cancelled") or ttft is None or not length or not length.get("value"):
+        ttft, length = _metric_ms(metrics, "time_to_first_token", where), _found(metrics, "output_sequence_length", "value")
+        errors += bool(record.get("error"))
+        if record.get("error") or mark.get("was_cancelled") or ttft is None or not length:
             run.failed += 1
             continue
-        length = _time_of(length["value"], where + ": output_sequence_length")
-        start, end = mark.get("request_start_ns"), mark.get("request_end_ns")
-        known = start.__class__ is int and end.__class__ is int
+        length = _time_of(length, where + ": output_sequence_length")
+        start_s, end_s = (_moment_of(mark.get(name), 1e-9) for name in ("request_start_ns", "request_end_ns"))
         gaps, itl = _metric_ms(metrics, "inter_chunk_latency", where), _metric_ms(metrics, "inter_token_latency", where)
-        prompt = (metrics.get("input_sequence_length") or {}).get("value")
-        answers.append(_Answer(start / 1e9 if known else None, end / 1e9 if known else None, ttft,
+        answers.append(_Answer(start_s, end_s, _single(ttft, where + ": time_to_first_token"),
                                gaps if gaps.__class__ is list and len(gaps) == length - 1 else None,
-                               itl if length > 1 else None, length, prompt if prompt.__class__ in (int, float) else None))
-        run.date = run.date or (_day(start / 1e9) if known else "")
+                               _single(itl, where + ": inter_token_latency") if itl is not None and length > 1 else None,
+                               length, _count_of(_found(metrics, "input_sequence_length", "value"))))
+        run.date = run.date or _day(start_s)
         latency = _metric_ms(metrics, "request_latency", where)
-        if known and latency is not None:
-            told.append(latency)
-            timed.append((end - start) / 1e6)
+        if start_s is not None and end_s is not None and latency is not None:
+            told.append(_single(latency, where + ": request_latency"))
+            timed.append((end_s - start_s) * 1000.0)
     if told:
         _check_agreement(median(told), median(timed), ("request_latency", "request_start_ns to request_end_ns"), path)
-    if not answers and run.failed and not any(record.get("error") for record in records):
+    if not answers and run.failed > errors:
         raise ValueError("%s: no record has a time to first token; was it measured with --streaming?" % path)
     return _fill_run(run, answers, 1, path)
 
 
+def _single(value, where):
+    if value.__class__ is list:
+        raise ValueError("%s: expected a number" % where)
+    return value
+
+
 def _read_aiperf_summary(summary, path):
     """AIPerf's profile_export_aiperf.json, which knows percentiles only. Source: AIPerf 0.13.0."""
-    run = MeasuredRun("AIPerf %s" % summary["aiperf_version"], date=str(summary.get("start_time") or "")[:10])
-    config = summary.get("input_config") or {}
-    models = (config.get("models") or {}).get("items") or [{}]
-    run.model = str(models[0].get("name") or "")
+    run = MeasuredRun("AIPerf %s" % summary["aiperf_version"], date=_text_of(summary.get("start_time"))[:10])
+    models, phases = (_found(summary, "input_config", *names) for names in (("models", "items"), ("phases",)))
+    run.model = _text_of(_found(models[0], "name")) if models.__class__ is list and models else ""
     run.ttft_ms = _percentile_samples(summary, "time_to_first_token", path, _MS_OF_UNIT)
     run.itl_ms = _percentile_samples(summary, "inter_token_latency", path, _MS_OF_UNIT)
     run.lengths = _percentile_samples(summary, "output_sequence_length", path, {"tokens": 1.0})
-    run.succeeded = int(_time_of(summary["time_to_first_token"].get("count", 0), path + ": time_to_first_token.count"))
-    run.failed = int(_time_of((summary.get("error_request_count") or {}).get("avg", 0), path + ": error_request_count"))
-    phases = [phase for phase in config.get("phases") or () if phase.get("kind", "profiling") == "profiling"]
-    found = (phases[0].get("concurrency") if phases else None) or (summary.get("effective_concurrency") or {}).get("avg") or 1
-    run.running = max(1, round(_time_of(found, path + ": concurrency")))
+    run.succeeded = int(_count_of(_found(summary, "time_to_first_token", "count")) or 0)
+    run.failed = int(_count_of(_found(summary, "error_request_count", "avg")) or 0)
+    asked = [_found(phase, "concurrency") for phase in phases if _found(phase, "kind") == "profiling"] \
+        if phases.__class__ is list else []
+    run.running = max(1, round((_count_of(asked[0]) if asked else None)
+                               or _count_of(_found(summary, "effective_concurrency", "avg")) or 1))
     return run
 
 
 def _percentile_samples(summary, name, path, units):
     """As many values at equal steps of probability as a profile keeps, from the percentiles of a metric."""
     metric = _part(summary, name, dict, path)
-    factor = units.get(metric.get("unit"))
+    factor = units.get(_text_of(metric.get("unit")))
     if factor is None:
         raise ValueError("%s: %s: unknown unit %r" % (path, name, metric.get("unit")))
     points = [(share, _time_of(metric[key], "%s: %s.%s" % (path, name, key)) * factor)
