@@ -77,6 +77,7 @@ class Settings:
     websocket_idle_s = 900.0        # a WebSocket without a turn from which nothing comes, not even a pong
     websocket_ping_s = 30.0         # a ping after so long without a byte from the client; 0 is off
     inline_body_bytes = 20000       # a bigger body is read on a worker: it would stop the clock
+    timing_trace = ""               # a file of JSON lines, or "memory": planned and actual time of every frame
     lateness_warning_ms = 20.0      # p99 of the frames' lateness over this: a warning at the end
 
     def __init__(self, **values):
@@ -300,6 +301,8 @@ _SETTINGS_FLAGS = (
         ("websocket-ping-s", "S", "ping a WebSocket's client that was silent for so long; 0 is off"),
         ("transport", "FORM", "loop: one thread for all that cannot block; threads: a thread per "
                               "connection"),
+        ("timing-trace", "FILE", "append planned and actual times of every token to a file, as JSON lines; 'memory' "
+                                 "for GET /_mockturtle/timing alone"),
         ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),
     )),
 )

@@ -24,14 +24,16 @@ from reporting import Report
 from servers import Server
 
 LIMIT = 0.05
-STREAMS = 40
+STREAMS = 48
+UNCOUNTED = 2  # GuideLLM 0.8.1 was seen to end with one request "processing" that the server had answered
 TIME_SCALE = 0.1
-SOURCE = ("--ttft-ms", "3000", "--ttft-std-ms", "1500", "--ttft-dist", "lognormal", "--itl-ms", "200", "--itl-std-ms", "100",
-          "--itl-dist", "gamma", "--output-tokens", "24", "--output-tokens-std", "8", "--output-tokens-dist", "lognormal",
+# Wide against what a busy machine and the tool add, with few tokens: the tool's own work is what takes the time.
+SOURCE = ("--ttft-ms", "6000", "--ttft-std-ms", "3000", "--ttft-dist", "lognormal", "--itl-ms", "400", "--itl-std-ms", "200",
+          "--itl-dist", "gamma", "--output-tokens", "12", "--output-tokens-std", "5", "--output-tokens-dist", "lognormal",
           "--time-scale", str(TIME_SCALE), "--seed", "1")
 # What the source's means must look like to the tool: (mean in its units, how far off it may be). The tool adds its own
 # time to TTFT, which both measurements have in common.
-EXPECTED = {"TTFT": (3000 * TIME_SCALE, 60.0), "ITL": (200 * TIME_SCALE, 1.0), "length": (24.0, 0.5)}
+EXPECTED = {"TTFT": (6000 * TIME_SCALE, 60.0), "ITL": (400 * TIME_SCALE, 1.0), "length": (12.0, 0.3)}
 
 
 def ks_distance(first, second):
@@ -101,7 +103,7 @@ def serve_and_measure(options, folder, name, report, *flags):
     count = len(found["TTFT"])
     report.tell("%s: %d requests answered" % (name, count),
                 "%d failed, %d of %d answered" % (failed, count, options.requests)
-                if failed or count != options.requests else None)
+                if failed or count < options.requests - UNCOUNTED else None)
     return path, found
 
 

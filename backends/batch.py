@@ -12,16 +12,22 @@ class BatchRequest:
     """Requests whose choices are numbered through: request k's choice c is k * n + c."""
 
     breathe = None
+    endpoint = "completions"
 
     def __init__(self, requests):
         self.requests = requests
         self.n = requests[0].n
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
+        self.seed = requests[0].seed
 
     @property
     def seqs(self):
         return self.n * len(self.requests)
+
+    @property
+    def draw(self):
+        return self.requests[0].draw
 
     @property
     def ttft_s(self):

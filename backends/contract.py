@@ -92,6 +92,7 @@ class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
     blocking = False
+    engine = None
 
     def __init__(self, error):
         self._error = error
@@ -104,6 +105,7 @@ class SilentBackend:
     """Answers a request that asks for no output: a turn that only prepares the next."""
 
     blocking = False
+    engine = None
 
     def generate(self, request, cancel):
         return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
@@ -191,6 +193,7 @@ class GenerationRequest:
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
+    draw = b""                          # the digest that the plan was drawn with
     prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS

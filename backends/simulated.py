@@ -131,7 +131,7 @@ class SimulatedBackend(Backend):
             raise TakesLong()
         if self.engine is not None:
             self.engine.check_room(request.n)
-        digest = self._draws.digest(request, plain)
+        digest = request.draw = self._draws.digest(request, plain)
         if self._clock.has_prefill:
             request.prefill_s = self._clock.prefill_s(request.history.tokens)
         if plain:
