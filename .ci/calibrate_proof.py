@@ -7,8 +7,8 @@ A server with a known distribution (lognormal TTFT, gamma ITL, lognormal length,
 is started with the dumped file and another seed, and measured the same way. The Kolmogorov-Smirnov distance between the
 two measurements of TTFT, ITL (each request's mean: GuideLLM tells no single gaps) and output length must be below
 0.05; by chance alone two samples of 5,000 are below 0.039 apart in 999 of 1,000 cases. Prints a line per check, then
-"N passed, M failed". Run it with the Python of an environment that holds guidellm; about 4 minutes, most of them the tool's
-own work.
+"N passed, M failed". Run it with the Python of an environment that holds guidellm; about 4 minutes, most of them the
+tool's own work.
 """
 
 import argparse
@@ -28,8 +28,9 @@ STREAMS = 48
 UNCOUNTED = 2  # GuideLLM 0.8.1 was seen to end with one request "processing" that the server had answered
 TIME_SCALE = 0.1
 # Wide against what a busy machine and the tool add, with few tokens: the tool's own work is what takes the time.
-SOURCE = ("--ttft-ms", "6000", "--ttft-std-ms", "3000", "--ttft-dist", "lognormal", "--itl-ms", "400", "--itl-std-ms", "200",
-          "--itl-dist", "gamma", "--output-tokens", "12", "--output-tokens-std", "5", "--output-tokens-dist", "lognormal",
+SOURCE = ("--ttft-ms", "6000", "--ttft-std-ms", "3000", "--ttft-dist", "lognormal",
+          "--itl-ms", "400", "--itl-std-ms", "200", "--itl-dist", "gamma",
+          "--output-tokens", "12", "--output-tokens-std", "5", "--output-tokens-dist", "lognormal",
           "--time-scale", str(TIME_SCALE), "--seed", "1")
 # What the source's means must look like to the tool: (mean in its units, how far off it may be). The tool adds its own
 # time to TTFT, which both measurements have in common.
@@ -67,7 +68,8 @@ def measure(url, requests, folder, name):
             "--tokenizer",
             "kind=huggingface_auto,model=%s" % folder,
             "--data",
-            "kind=json_file,path=%s" % os.path.join(folder, "prompts.jsonl"),  # no length is asked: the server decides it
+            # no length is asked for: the server decides it
+            "kind=json_file,path=%s" % os.path.join(folder, "prompts.jsonl"),
             "--output",
             "kind=json,path=%s" % path,
             "--disable-console-interactive",

@@ -16,8 +16,8 @@ _PER_TOKEN_SHARE = 0.95             # so many answers must say each gap, or ITL 
 _MS_OF_UNIT = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "sec": 1000.0}
 _AIPERF_POINTS = (("min", 0.0), ("p1", 0.01), ("p5", 0.05), ("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75),
                   ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-_KNOWN_RESULTS = ("GuideLLM's JSON output, AIPerf's profile_export.jsonl or profile_export_aiperf.json, or the result of "
-                  "vllm bench serve --save-result --save-detailed")
+_KNOWN_RESULTS = ("GuideLLM's JSON output, AIPerf's profile_export.jsonl or profile_export_aiperf.json, or the result "
+                  "of vllm bench serve --save-result --save-detailed")
 
 
 class MeasuredRun:
@@ -43,7 +43,8 @@ class MeasuredRun:
 
 
 class _Answer:
-    """One answered request: times in ms, start and end in s or None; gaps_ms: a list, or None when only the mean is known."""
+    """One answered request: times in ms, start and end in s or None; gaps_ms: a list, or None where the file knows
+    their mean only."""
 
     def __init__(self, start_s, end_s, ttft_ms, gaps_ms, itl_ms, length, prompt):
         self.start_s = start_s
@@ -277,7 +278,7 @@ def _check_agreement(told_ms, timed_ms, names, where):
 
 def _day(seconds):
     """YYYY-MM-DD of seconds since 1970, "" for what is none."""
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds)) if seconds and seconds < 1e11 else ""
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds)) if seconds and seconds < 3e10 else ""
 
 
 def _read_guidellm(benchmark, report, where):
@@ -318,7 +319,7 @@ def _read_guidellm(benchmark, report, where):
 
 
 def _read_vllm(result, where):
-    """A result of vllm bench serve. Source: vLLM 0.33.0, vllm/benchmarks/serve.py; lists in seconds, one entry a request."""
+    """A result of vllm bench serve. Source: vLLM 0.33.0, vllm/benchmarks/serve.py; lists in s, one entry a request."""
     if "ttfts" not in result:
         raise ValueError("%s: ttfts is missing: run vllm bench serve with --save-detailed as well" % where)
     ttfts, itls, lengths = (_part(result, name, list, where) for name in ("ttfts", "itls", "output_lens"))
@@ -346,7 +347,8 @@ def _read_vllm(result, where):
                                whole_s * 1000.0 / (length - 1) if length > 1 else None, length, _count_of(prompts[at])))
     told = _count_of(result.get("mean_ttft_ms"))
     if answers and told is not None:
-        _check_agreement(told, sum(answer.ttft_ms for answer in answers) / len(answers), ("mean_ttft_ms", "ttfts"), where)
+        _check_agreement(told, sum(answer.ttft_ms for answer in answers) / len(answers), ("mean_ttft_ms", "ttfts"),
+                         where)
     return _fill_run(run, answers, _count_of(result.get("max_concurrency")), where)
 
 
@@ -373,17 +375,19 @@ def _read_aiperf_records(records, path):
         mark, metrics = (_part(record, name, dict, where) for name in ("metadata", "metrics"))
         if mark.get("benchmark_phase", "profiling") != "profiling":
             continue                            # a warm-up
-        ttft, length = _metric_ms(metrics, "time_to_first_token", where), _found(metrics, "output_sequence_length", "value")
+        ttft = _metric_ms(metrics, "time_to_first_token", where)
+        length = _found(metrics, "output_sequence_length", "value")
         errors += bool(record.get("error"))
         if record.get("error") or mark.get("was_cancelled") or ttft is None or not length:
             run.failed += 1
             continue
         length = _time_of(length, where + ": output_sequence_length")
         start_s, end_s = (_moment_of(mark.get(name), 1e-9) for name in ("request_start_ns", "request_end_ns"))
-        gaps, itl = _metric_ms(metrics, "inter_chunk_latency", where), _metric_ms(metrics, "inter_token_latency", where)
+        gaps = _metric_ms(metrics, "inter_chunk_latency", where)
+        itl = _metric_ms(metrics, "inter_token_latency", where) if length > 1 else None
         answers.append(_Answer(start_s, end_s, _single(ttft, where + ": time_to_first_token"),
                                gaps if gaps.__class__ is list and len(gaps) == length - 1 else None,
-                               _single(itl, where + ": inter_token_latency") if itl is not None and length > 1 else None,
+                               None if itl is None else _single(itl, where + ": inter_token_latency"),
                                length, _count_of(_found(metrics, "input_sequence_length", "value"))))
         run.date = run.date or _day(start_s)
         latency = _metric_ms(metrics, "request_latency", where)

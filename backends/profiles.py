@@ -36,8 +36,8 @@ def load_profile(settings):
         if entry["name"] == name:
             return _built_in_profile(entry)
     if not (name.endswith(".json") or os.path.exists(name)):
-        raise ValueError("--profile: there is no profile '%s'; --profile list shows the built-in ones, and the name of a "
-                         "file ends in .json" % name)
+        raise ValueError("--profile: there is no profile '%s'; --profile list shows the built-in ones, and the name "
+                         "of a file ends in .json" % name)
     values = read_json_values(name)
     if len(values) != 1:
         raise ValueError("%s holds %d JSON values; a profile is one object" % (name, len(values)))

@@ -1,7 +1,8 @@
 """Calibration: result files of load tools, as profiles that give the measured distributions again.
 
-The files in data/results were written by GuideLLM 0.8.1, AIPerf 0.13.0 and vLLM 0.33.0 (vllm bench serve), run against this
-server with a queue so short that some requests failed; requests were cut to some tens, long statistics and paths left out.
+The files in data/results were written by GuideLLM 0.8.1, AIPerf 0.13.0 and vLLM 0.33.0 (vllm bench serve), run
+against this server with a queue so short that some requests failed; requests were cut to some tens, long statistics and
+paths left out.
 """
 import copy
 import json
@@ -132,7 +133,7 @@ class RealFilesTest(FilesCase):
 
 
 class SameDistributionTest(FilesCase):
-    """Calibrate, then measure, without a tool between: 5,000 answers are told as a tool tells them, and served again."""
+    """Calibrate, then measure, without a tool: 5,000 answers are told as a tool tells them, and served again."""
 
     COUNT = 5000
 
@@ -140,8 +141,9 @@ class SameDistributionTest(FilesCase):
         return answers(SimulatedBackend.from_settings(Settings(**settings), ApproxTokenizer()), self.COUNT)
 
     def source(self):
-        return self.measure(ttft_ms=300, ttft_std_ms=150, ttft_dist="lognormal", itl_ms=20, itl_std_ms=10, itl_dist="gamma",
-                            output_tokens=12, output_tokens_std=5, output_tokens_dist="lognormal", seed=1)
+        return self.measure(ttft_ms=300, ttft_std_ms=150, ttft_dist="lognormal", itl_ms=20, itl_std_ms=10,
+                            itl_dist="gamma", output_tokens=12, output_tokens_std=5,
+                            output_tokens_dist="lognormal", seed=1)
 
     def test_from_every_gap(self):
         source = self.source()
@@ -182,12 +184,13 @@ class LevelsTest(FilesCase):
         """One of AIPerf's records."""
         start, end = int(start_s * 1e9), int(start_s * 1e9 + (ttft_ms + sum(gaps_ms)) * 1e6)
         metrics = {} if error else {
-            "time_to_first_token": {"value": ttft_ms, "unit": "ms"}, "inter_chunk_latency": {"value": gaps_ms, "unit": "ms"},
+            "time_to_first_token": {"value": ttft_ms, "unit": "ms"},
+            "inter_chunk_latency": {"value": gaps_ms, "unit": "ms"},
             "inter_token_latency": {"value": statistics.mean(gaps_ms), "unit": "ms"},
             "output_sequence_length": {"value": 1 + len(gaps_ms), "unit": "tokens"},
             "request_latency": {"value": (end - start) / 1e6, "unit": "ms"}}
-        return json.dumps({"metadata": {"request_start_ns": start, "request_end_ns": end, "benchmark_phase": "profiling"},
-                           "metrics": metrics, "error": error})
+        mark = {"request_start_ns": start, "request_end_ns": end, "benchmark_phase": "profiling"}
+        return json.dumps({"metadata": mark, "metrics": metrics, "error": error})
 
     def closed_loop(self, streams, ttft_ms, itl_ms, rounds=5):
         each_s = (ttft_ms + 4 * itl_ms) / 1000 + 1e-6
@@ -210,7 +213,8 @@ class LevelsTest(FilesCase):
         self.assertNotIn("levels", profile)
 
     def test_several_loads_become_levels_and_curves_in_ascending_order(self):
-        profile = calibrate_profile([self.closed_loop(8, 400, 15), self.closed_loop(1, 100, 10), self.closed_loop(4, 200, 12)])
+        profile = calibrate_profile([self.closed_loop(8, 400, 15), self.closed_loop(1, 100, 10),
+                                     self.closed_loop(4, 200, 12)])
         self.assertEqual(profile["load"], {"ttft": [[1, 1], [4, 2], [8, 4]], "itl": [[1, 1], [4, 1.2], [8, 1.5]]})
         self.assertEqual(profile["levels"][1], {"running": 4, "ttft_ms": 200, "itl_ms": 12})
         self.assertEqual((profile["ttft_ms"], profile["itl_ms"]), (100, 10))

@@ -94,8 +94,8 @@ class BuiltInTest(unittest.TestCase):
 
     def test_a_tail_percentile_becomes_the_lognormal_through_it(self):
         level = built_in_profiles()[0]["levels"][-1]
-        draw = SimulatedBackend.from_settings(Settings(ttft_ms=level["ttft_ms"]["mean"], ttft_dist="lognormal",
-                                                       ttft_std_ms=level["ttft_ms"]["std"], itl_ms=0), ApproxTokenizer())
+        draw = backend_of(ttft_ms=level["ttft_ms"]["mean"], ttft_std_ms=level["ttft_ms"]["std"],
+                          ttft_dist="lognormal", itl_ms=0)
         times = sorted(first_run(draw).dues[0] * 1000 for _ in range(4000))
         self.assertAlmostEqual(times[2000], 86.92, delta=4)
         self.assertAlmostEqual(times[3960], 464.7, delta=70)
@@ -104,8 +104,9 @@ class BuiltInTest(unittest.TestCase):
         # source: its tables, 5,000/500 tokens: from 100 on the throughput is 920 tokens/s, TTFT 8.0 to 88.6 s
         profile = [each for each in built_in_profiles() if each["name"] == "llama-3.3-70b-2xh100"][0]
         most = profile["max_num_seqs"]
-        prefill_s, itl_s = (LoadCurve(profile["load"][name]).factor(most) * ms / 1000 for name, ms in (
-            ("ttft", profile["prefill_overhead_ms"] + 5000 * profile["prefill_ms_per_token"]), ("itl", profile["itl_ms"])))
+        alone = {"ttft": profile["prefill_overhead_ms"] + 5000 * profile["prefill_ms_per_token"],
+                 "itl": profile["itl_ms"]}
+        prefill_s, itl_s = (LoadCurve(profile["load"][name]).factor(most) * ms / 1000 for name, ms in alone.items())
         rate = most / (prefill_s + 499 * itl_s)             # requests/s of a full engine
         self.assertAlmostEqual(rate * 500, 920, delta=10)
         for concurrency, ttft_s in ((100, 7.996), (150, 34.794), (200, 61.68), (250, 88.605)):
@@ -143,9 +144,9 @@ class LoadProfileTest(FileCase):
                 self.assertEqual(load_profile(Settings(profile=path)), profile)
 
     def test_what_is_no_profile_is_refused_with_the_files_name(self):
-        for content, words in (("", "empty"), ("nonsense", "not JSON"), ("[1]", "JSON object"), ("{} {}", "2 JSON values"),
-                               ("[" * 100000, "not JSON"), ({}, "itl_ms"), ({"benchmarks": []}, "--calibrate"),
-                               (GOOD, None)):
+        for content, words in (("", "empty"), ("nonsense", "not JSON"), ("[1]", "JSON object"),
+                               ("{} {}", "2 JSON values"), ("[" * 100000, "not JSON"), ({}, "itl_ms"),
+                               ({"benchmarks": []}, "--calibrate"), (GOOD, None)):
             with self.subTest(content=str(content)[:40]):
                 path = self.write(content)
                 if words is None:
