@@ -994,7 +994,10 @@ def _print_profile(settings):
     except ValueError as exc:
         sys.stderr.write("mockturtle: error: %s\n" % exc)
         return 2
-    print(profiles_text() if profile is None else profile_json(profile))
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
