@@ -299,6 +299,7 @@ class BackgroundRuns:
         play.on_end = ended
         if blocking:
             play.push = steps
+        completion.begin(play.start_s, play)
         player.post(lambda: player.start(play))
         if blocking:
             self._workers.submit_blocking(lambda: completion.run_pushed(play, player, None, True), True)
@@ -313,6 +314,7 @@ class BackgroundRuns:
         callbacks = run.completion.cancel.claim()
         if callbacks is None:
             return False
+        run.completion.lose("abort")
         for callback in callbacks:
             self._workers.submit(callback)
         run.log.end()

@@ -19,6 +19,13 @@ class BatchRequest:
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
 
+    @property
+    def max_tokens(self):
+        return self.requests[0].max_tokens
+
+    def prompt_tokens(self):
+        return sum(request.history.tokens for request in self.requests)
+
 
 class BatchBackend(Backend):
     """Answers a BatchRequest by asking another backend for each of its requests.

@@ -206,6 +206,9 @@ class GenerationRequest:
         self.history = history
         self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
 
+    def prompt_tokens(self):
+        return self.history.tokens
+
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
         return _PLAIN_FIELDS.issuperset(self.__dict__)
