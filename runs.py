@@ -118,7 +118,7 @@ class Completion:
         """It is accepted; its time counts from start_s (monotonic). play: the one that tells a stream's tokens."""
         self.start_s = start_s
         self._stats = self._metrics.stats_of(self.request.model)
-        if play is not None:
+        if play is not None and self.request.max_tokens != 0:   # else it says the prompt again, and no tokens
             self._play = play
             play.count_tokens(self._stats.times)
         self._metrics.begun()
@@ -171,8 +171,9 @@ class Completion:
                 if assembler.failed is not None:
                     yield due_s, self._failure_step(assembler.failed)
                     return
+                says = self._says(delta)
                 if frame:
-                    yield due_s, frame if self._says(delta) else Aside(frame)
+                    yield due_s, frame if says else Aside(frame)
             yield due_s, self._end_step()
         except Exception as exc:
             yield due_s, self._failure_step(self._as_error(exc))
@@ -364,11 +365,11 @@ class Completion:
         if stats is None:
             return
         play, self._play = self._play, None
-        prompt = said = 0
+        prompt = said = joined = 0
         if play is not None and play.said:
             self.first_token_s = play.first_s
-            prompt, said = self.request.prompt_tokens(), play.said
-        self._metrics.lose(stats, outcome, prompt, said)
+            prompt, said, joined = self.request.prompt_tokens(), play.said, play.joined
+        self._metrics.lose(stats, outcome, prompt, said, joined)
         if self.on_count is not None:
             self._tell_counted(outcome)
 

@@ -255,6 +255,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             asked = self.headers.get("access-control-request-headers")
             if asked:
                 headers.append(("access-control-allow-headers", asked))
+        self.status = 204
         self.answer = self.heads.empty_head(204, self.ids.tail(), self._extra_headers(headers))
 
     def _extra_headers(self, headers=()):
@@ -329,6 +330,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
         if self.generates:
+            self.completion.on_count = None     # the error's answer is counted instead
             self.completion.lose("error")
         if self.play is not None and self.play.on_gone is not None:
             self.play.on_gone()

@@ -5,7 +5,7 @@ counted per request is put on a list and worked into the histograms many at a ti
 """
 import threading
 from bisect import bisect_left, bisect_right
-from itertools import count
+from itertools import compress, count
 from operator import mul
 from time import monotonic
 
@@ -28,7 +28,7 @@ REQUEST_BOUNDS_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30
                     240.0, 480.0, 960.0, 1920.0, 7680.0)
 CHOICES_BOUNDS = (1, 2, 5, 10, 20)
 
-MODEL_NAMES = 16                    # names of clients' own that are counted apart; --model's always are
+MODEL_NAMES = 10                    # names of clients' own that are counted apart; --model's always are
 MODEL_NAME_CHARS = 200              # a longer one is not
 OTHER_NAMES = "other"               # stands for all that are not counted apart
 KIND_NAMES = 50                     # the same for add_labelled()
@@ -74,7 +74,7 @@ class Lateness:
         slots = list(self.slots)
         counts = slot_counts(slots, [bound / 1000.0 for bound in LATENESS_BOUNDS_MS], LATENESS_STEP_S)
         late = sum(slots) - slots[0]
-        return counts, (sum(map(mul, slots, range(LATENESS_SLOTS))) - late / 2) * LATENESS_STEP_S
+        return counts, (_slots_sum(slots) - late / 2) * LATENESS_STEP_S
 
 
 def slot_counts(slots, bounds_s, step_s):
@@ -86,6 +86,11 @@ def slot_counts(slots, bounds_s, step_s):
         begin = end
     counts.append(sum(slots[begin:]))
     return counts
+
+
+def _slots_sum(slots):
+    """The sum of k * slots[k]: most are 0."""
+    return sum(map(mul, compress(range(len(slots)), slots), filter(None, slots)))
 
 
 class Histogram:
@@ -211,6 +216,8 @@ class ModelStats:
             if tokens > apart:
                 slots[0] += tokens - apart if apart else tokens - 1
             for slot, times in pairs:
+                if not slot and apart > tokens:     # a prompt that was said again is no tokens of the answer
+                    times = max(0, times - (apart - tokens))
                 if slot < GAP_SLOTS:
                     slots[slot] += times
                 else:
@@ -228,7 +235,7 @@ class ModelStats:
         for histogram, values in ((self.prompt, prompt), (self.completion, completion), (self.choices, choices),
                                   (self.queue, queue), (self.decode, decode), (self.e2e, e2e)):
             histogram.add_all(values)
-        return [seconds for seconds in ttfts if seconds is not None]
+        return [seconds for seconds, usage in zip(ttfts, usages) if seconds is not None and usage[1]]
 
 
 def _planned_gaps(dues, count):
@@ -342,13 +349,15 @@ class Metrics:
         with self._lock:
             stats.work_in()
 
-    def lose(self, stats, reason, prompt, completion):
-        """A generation ended early: "abort" or "error". prompt, completion: tokens that were read and told."""
+    def lose(self, stats, reason, prompt, completion, joined):
+        """A generation ended early: "abort" or "error". prompt, completion: tokens that were read and told. joined:
+        those of them that went out together with the one before."""
         self.ended()
         with self._lock:
             stats.reasons[reason] += 1
             stats.prompt_tokens += prompt
             stats.completion_tokens += completion
+            stats.planned_gaps[0] += joined
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -429,5 +438,5 @@ def _read_gaps(stats):
 def _merge_gaps(slots, long):
     """All gaps between tokens, those of streams so far and those of plain answers: (counts, sum)."""
     counted = [slot_counts(each, ITL_BOUNDS_S, GAP_STEP_S) for each in slots] + [counts for counts, _ in long]
-    seconds = sum(sum(map(mul, each, range(GAP_SLOTS))) for each in slots) * GAP_STEP_S
+    seconds = sum(map(_slots_sum, slots)) * GAP_STEP_S
     return [sum(each) for each in zip(*counted)], seconds + sum(total for _, total in long)
