@@ -38,6 +38,8 @@ class Settings:
     itl_std_ms = 0.0
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    tokenizer = "approx"            # or tiktoken:NAME, or FILE: a rank file or a tokenizer.json
+    tokenizer_fetch_s = 0.0         # time for tiktoken to fetch a file that is not cached; 0 forbids it
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
@@ -89,7 +91,7 @@ class Settings:
                     raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
-                     "websocket_ping_s"):
+                     "websocket_ping_s", "tokenizer_fetch_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
@@ -114,6 +116,8 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        if not self.tokenizer:
+            raise ValueError("--tokenizer must be approx, tiktoken:NAME or a file")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -215,6 +219,9 @@ _SETTINGS_FLAGS = (
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("tokenizer", "NAME", "what counts tokens: approx; FILE, a .tiktoken rank file or a tokenizer.json (byte-level "
+                              "BPE); tiktoken:NAME, an encoding of that library"),
+        ("tokenizer-fetch-s", "S", "time for tiktoken to fetch a file that is not in its cache; 0 forbids it"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
         ("ttft-ms", "MS", "time to first token, mean"),

@@ -212,13 +212,18 @@ def _token_compile(plain):
 class Tokenizer:
     """What every tokenizer offers; any thread may call it.
 
-    name: str, as the command line spells it.
+    name: str, as the command line spells it. inline_bytes: a request of more bytes is counted on a worker thread.
     """
 
     name = ""
+    inline_bytes = 1 << 30
 
     def split(self, text):
-        """Return the tokens of `text`, a list of str with "".join(pieces) == text."""
+        """Return the tokens of `text`, a list of str with "".join(pieces) == text.
+
+        A piece is empty where a token ends within a character: the character stands in the piece of the token that
+        completes it. Who streams pieces sends nothing for an empty one; it counts, and it takes its time.
+        """
         raise NotImplementedError
 
     def count(self, text):

@@ -196,6 +196,8 @@ class BytePairTokenizer(Tokenizer):
     and those before it are empty.
     """
 
+    inline_bytes = 4000             # some 10 ms for pieces that were never seen, 1 ms for others
+
     def __init__(self, name, ids, score, patterns, whole=True, names=None, added=None, added_later=None, nfc=False,
                  prefix_space=False):
         self.name = name
@@ -228,7 +230,7 @@ class BytePairTokenizer(Tokenizer):
         if not self._plain or len(text) > _BPE_LONG_CHARS:
             return self.count_slowly(text, int)
         piece_ids = self._piece_ids
-        return sum([len(piece_ids(piece)) for piece in self._patterns[0].pieces(_bpe_encodable(text))])
+        return sum([len(piece_ids(piece)) for piece in self._patterns[0].pieces(encodable_text(text))])
 
     def count_slowly(self, text, breathe):
         total = seen = 0
@@ -246,7 +248,7 @@ class BytePairTokenizer(Tokenizer):
             if number is not None:
                 pieces.append(original)
                 continue
-            text = self._normal(_bpe_encodable(original))
+            text = self._normal(encodable_text(original))
             sizes = []              # of all tokens of this part, in bytes of its normalised text
             for part, number in self._later_parts(text):
                 if number is None:
@@ -254,7 +256,7 @@ class BytePairTokenizer(Tokenizer):
                         sizes += [len(self._bytes[number]) for number in self._piece_ids(piece)]
                 else:
                     sizes.append(len(part.encode("utf-8")))
-            pieces += _bpe_spread(sizes, self._units(original, text))
+            pieces += spread_over_tokens(sizes, self._units(original, text))
         return pieces
 
     # ---- from a text to its pieces ------------------------------------------------------------
@@ -279,7 +281,7 @@ class BytePairTokenizer(Tokenizer):
             if number is not None:
                 yield part, number
                 continue
-            for part, number in self._later_parts(self._normal(_bpe_encodable(part))):
+            for part, number in self._later_parts(self._normal(encodable_text(part))):
                 if number is not None:
                     yield part, number
                 else:
@@ -314,7 +316,7 @@ class BytePairTokenizer(Tokenizer):
         """[(what was written, its bytes in the normalised text), ...], as small as they come."""
         units = [("", 1)] if self._prefix_space and not normal.startswith(" ") else []
         if not self._nfc or normal == original:
-            return units + [(char, _bpe_size(char)) for char in original]
+            return units + text_units(original)
         at = 0
         for end in range(1, len(original) + 1):
             # Characters that change with their neighbour stay together.
@@ -328,7 +330,7 @@ class BytePairTokenizer(Tokenizer):
         return units
 
 
-def _bpe_encodable(text):
+def encodable_text(text):
     """The text without halves of surrogate pairs, which have no UTF-8; as tiktoken does it."""
     return text if text.isascii() else _BPE_SURROGATES.sub("\ufffd", text)
 
@@ -338,7 +340,12 @@ def _bpe_size(char):
     return 1 if char < "\x80" else 2 if char < "\u0800" else 3 if char < "\U00010000" else 4
 
 
-def _bpe_spread(sizes, units):
+def text_units(text):
+    """[(character, its bytes in UTF-8), ...]."""
+    return [(char, 1) for char in text] if text.isascii() else [(char, _bpe_size(char)) for char in text]
+
+
+def spread_over_tokens(sizes, units):
     """Texts for tokens of these sizes: each unit goes to the token in which it ends, a list of str."""
     pieces, at, number, ahead = [], 0, 0, 0
     for size in sizes:
