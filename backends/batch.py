@@ -12,12 +12,26 @@ class BatchRequest:
     """Requests whose choices are numbered through: request k's choice c is k * n + c."""
 
     breathe = None
+    endpoint = "completions"
 
     def __init__(self, requests):
         self.requests = requests
         self.n = requests[0].n
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
+        self.seed = requests[0].seed
+
+    @property
+    def seqs(self):
+        return self.n * len(self.requests)
+
+    @property
+    def draw(self):
+        return self.requests[0].draw
+
+    @property
+    def ttft_s(self):
+        return min(request.ttft_s for request in self.requests)
 
 
 class BatchBackend(Backend):
@@ -29,6 +43,7 @@ class BatchBackend(Backend):
     def __init__(self, backend):
         self._backend = backend
         self.blocking = backend.blocking
+        self.engine = backend.engine
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)

@@ -92,6 +92,7 @@ class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
     blocking = False
+    engine = None
 
     def __init__(self, error):
         self._error = error
@@ -104,6 +105,7 @@ class SilentBackend:
     """Answers a request that asks for no output: a turn that only prepares the next."""
 
     blocking = False
+    engine = None
 
     def generate(self, request, cancel):
         return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
@@ -190,6 +192,9 @@ class GenerationRequest:
     "responses"; breathe: see Host.
     """
 
+    ttft_s = 0.0                        # of its plan, once the backend has made it
+    draw = b""                          # the digest that the plan was drawn with
+    prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
@@ -205,6 +210,11 @@ class GenerationRequest:
         self.model = model
         self.history = history
         self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
+
+    @property
+    def seqs(self):
+        """Sequences that an engine runs for it."""
+        return self.n
 
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
@@ -284,9 +294,11 @@ class Backend:
 
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
+    engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
     """
 
     blocking = True
+    engine = None
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.

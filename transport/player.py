@@ -64,12 +64,12 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away", "owner", "send", "reader", "carried")
+                 "timed", "away", "owner", "send", "reader", "carried", "trace")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
         self.wire = wire
-        self.send = wire.send       # one look-up less per frame
+        self.send = wire.send       # one look-up less per frame; a trace puts its own here
         self.start_s = start_s
         self.steps = steps
         self.heartbeat_s = heartbeat_s
@@ -90,6 +90,7 @@ class Play:
         self.owner = None           # the handler whose answer it is
         self.reader = None
         self.carried = False
+        self.trace = None           # what is told when it is over, by close()
 
 
 class PushedSteps:
@@ -230,6 +231,10 @@ class Player:
         """Run job() on the player's thread. Any thread."""
         self._wake(job)
 
+    def come_back(self, play):
+        """follow() a play soon, but not within what is being done. Any thread."""
+        self._wake(lambda: self.follow(play))
+
     # ---- on the player's thread ---------------------------------------------------------------
 
     def start(self, play):
@@ -320,7 +325,7 @@ class Player:
         rest, at = memoryview(play.rest), 0
         try:
             while at < len(rest):
-                at += play.wire.send(rest[at:])
+                at += play.send(rest[at:])
         except BlockingIOError:
             pass                        # full again: what is left waits
         except OSError:
@@ -512,7 +517,7 @@ class Player:
         if not data:
             return
         try:
-            sent = play.wire.send(data)
+            sent = play.send(data)
         except BlockingIOError:
             sent = 0
         if sent != len(data):
@@ -571,6 +576,9 @@ class Player:
         close = getattr(play.steps, "close", None)
         if close is not None:
             close()
+        trace, play.trace = play.trace, None
+        if trace is not None:
+            trace.close()
         on_end = play.on_end
         # A bucket may hold it until its next deadline; what it was about goes now.
         play.steps, play.frame, play.on_gone, play.on_end = (), None, None, None
