@@ -319,15 +319,18 @@ class BytePairTokenizer(Tokenizer):
             return units + text_units(original)
         at = 0
         for end in range(1, len(original) + 1):
-            # Characters that change with their neighbour stay together.
-            near = original[end - 1:end + 1]
-            if end < len(original) and (unicodedata.combining(original[end]) or unicodedata.normalize(
-                    "NFC", near) != "".join([unicodedata.normalize("NFC", char) for char in near])):
+            if end < len(original) and self._sticks(original[max(at, end - 4):end], original[end]):
                 continue
             unit = original[at:end]
             units.append((unit, sum(map(_bpe_size, unicodedata.normalize("NFC", unit)))))
             at = end
         return units
+
+    @staticmethod
+    def _sticks(before, char):
+        """Whether a character may change, or be changed by, what stands before it."""
+        normal = unicodedata.normalize
+        return unicodedata.combining(char) or normal("NFC", before + char) != normal("NFC", before) + normal("NFC", char)
 
 
 def encodable_text(text):
