@@ -292,14 +292,15 @@ class TokenizerJsonTest(FilesTest):
         tokenizer = self.load(pre_tokenizer={"type": "Sequence", "pretokenizers": [
             {"type": "Digits", "individual_digits": True},
             {"type": "Split", "pattern": {"String": "sea"}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]})
-        self.assertEqual(tokenizer.split("the sea12"), ["the", " ", "sea", "1", "2"])
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}]})
+        self.assertEqual(tokenizer.split("\n\nsea12 the"), ["\n\n", "sea", "1", "2", " the"])
 
     def test_a_space_before_the_text_is_counted_and_not_written(self):
         tokenizer = self.load(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "use_regex": True})
         self.assertEqual(tokenizer.encode("the sea"), [258, 261])
         self.assertEqual(tokenizer.split("the sea"), ["the", " sea"])
         self.assertEqual(tokenizer.split("xa"), ["", "x", "a"])
+        self.assertEqual(tokenizer.split("xa<|end|>the"), ["", "x", "a", "<|end|>", "the"])
         self.assertEqual(tokenizer.encode(""), [])
 
     def test_normalised_text_is_counted_and_the_written_one_is_split(self):
@@ -377,7 +378,7 @@ class FakeTiktoken:
         def bytes_of(number):
             return bytes((number,)) if number < 256 else {}[number]
         return SimpleNamespace(encode_ordinary=lambda text: list(text.encode("utf-8")),
-                               encode_single_piece=lambda text: list(text.encode("utf-8")),
+                               _encode_single_piece=lambda text: list(text.encode("utf-8")),
                                decode_single_token_bytes=bytes_of)
 
 

@@ -7,6 +7,7 @@ a text costs linear time, however long its pieces are.
 import re
 import unicodedata
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 from tokenizer import Tokenizer
 
@@ -106,19 +107,22 @@ class PairMerger:
         """
         wide, overlap = _BPE_WINDOW_BYTES, _BPE_OVERLAP_BYTES
         tokens, end = self._merge_long(piece[:wide]), wide
-        known = (None, None)                            # a text of one letter comes down to one window
+        known = {}                                      # a text of one letter comes down to one window or a few
         while end < len(piece):
             at, number = end, len(tokens)
             while number and end - at < overlap:
                 number -= 1
                 at -= len(tokens[number])
             window = piece[at:at + wide]
-            if window != known[0]:
-                known = window, self._merge_long(window)
-            place, other = self._join(tokens, number, known[1])
+            others = known.get(window)
+            if others is None:
+                if len(known) == 8:
+                    known.clear()
+                others = known[window] = self._merge_long(window)
+            place, other = self._join(tokens, number, others)
             if place is not None:
                 del tokens[place:]
-                tokens += known[1][other:]
+                tokens += others[other:]
                 end = at + len(window)
                 wide, overlap = _BPE_WINDOW_BYTES, _BPE_OVERLAP_BYTES
             elif wide >= len(piece):
@@ -166,7 +170,7 @@ class AddedTokens:
             entry = self._entries[found.group()]
             start, end = found.span()
             if start < at or entry.get("single_word") and (
-                    start and re.match(r"\w", text[start - 1]) or re.match(r"\w", text[end:end + 1])):
+                    start and _bpe_is_word(text[start - 1]) or end < len(text) and _bpe_is_word(text[end])):
                 continue
             if entry.get("lstrip"):
                 while start > at and text[start - 1].isspace():
@@ -206,7 +210,8 @@ class BytePairTokenizer(Tokenizer):
         self._patterns = patterns
         self._whole = whole
         self._added, self._added_later = added, added_later
-        self._nfc, self._prefix_space = nfc, prefix_space
+        self._nfc = nfc
+        self._prefix_space = prefix_space
         self._plain = not (added or added_later or nfc or prefix_space) and len(patterns) == 1
         self._bytes = dict(zip(ids.values(), ids))
         self._bytes.update(names or {})
@@ -251,11 +256,13 @@ class BytePairTokenizer(Tokenizer):
             text = self._normal(encodable_text(original))
             sizes = []              # of all tokens of this part, in bytes of its normalised text
             for part, number in self._later_parts(text):
-                if number is None:
-                    for piece in self._cut(part):
-                        sizes += [len(self._bytes[number]) for number in self._piece_ids(piece)]
-                else:
+                if number is not None:
                     sizes.append(len(part.encode("utf-8")))
+                    continue
+                first = len(sizes)
+                for piece in self._cut(part):
+                    sizes += [len(self._bytes[number]) for number in self._piece_ids(piece)]
+                sizes[first] -= self._leads(part)       # nobody wrote that space
             pieces += spread_over_tokens(sizes, self._units(original, text))
         return pieces
 
@@ -265,12 +272,12 @@ class BytePairTokenizer(Tokenizer):
         return self._added.cut(text) if self._added is not None else [(text, None)] if text else []
 
     def _later_parts(self, text):
-        """The same of a normalised text, with the space before each ordinary part."""
-        parts = [(text, None)] if self._added_later is None else self._added_later.cut(text)
-        if not self._prefix_space:
-            return parts
-        return [(part if number is not None or part.startswith(" ") else " " + part, number)
-                for part, number in parts]
+        """The same of a normalised text."""
+        return [(text, None)] if self._added_later is None else self._added_later.cut(text)
+
+    def _leads(self, text):
+        """Whether a space goes before ordinary text."""
+        return self._prefix_space and not text.startswith(" ")
 
     def _normal(self, text):
         return unicodedata.normalize("NFC", text) if self._nfc and not text.isascii() else text
@@ -290,10 +297,11 @@ class BytePairTokenizer(Tokenizer):
 
     def _cut(self, text):
         """The pieces of ordinary text."""
+        text = " " + text if self._leads(text) else text
         first = self._patterns[0]
         pieces = first.pieces(text) if len(text) <= _BPE_LONG_CHARS else first.walk(text)
         for pattern in self._patterns[1:]:
-            pieces = (smaller for piece in pieces for smaller in pattern.walk(piece))
+            pieces = chain.from_iterable(map(pattern.walk, pieces))
         return pieces
 
     def _piece_ids(self, piece, breathe=int):
@@ -314,10 +322,9 @@ class BytePairTokenizer(Tokenizer):
 
     def _units(self, original, normal):
         """[(what was written, its bytes in the normalised text), ...], as small as they come."""
-        units = [("", 1)] if self._prefix_space and not normal.startswith(" ") else []
         if not self._nfc or normal == original:
-            return units + text_units(original)
-        at = 0
+            return text_units(original)
+        units, at = [], 0
         for end in range(1, len(original) + 1):
             if end < len(original) and self._sticks(original[max(at, end - 4):end], original[end]):
                 continue
@@ -331,6 +338,12 @@ class BytePairTokenizer(Tokenizer):
         """Whether a character may change, or be changed by, what stands before it."""
         normal = unicodedata.normalize
         return unicodedata.combining(char) or normal("NFC", before + char) != normal("NFC", before) + normal("NFC", char)
+
+
+def _bpe_is_word(char):
+    r"""Whether \w of Rust's regular expressions matches, which marks and joiners do as well."""
+    category = unicodedata.category(char)
+    return category[0] in "LM" or category in ("Nd", "Nl", "Pc") or char in "\u200c\u200d"
 
 
 def encodable_text(text):

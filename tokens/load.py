@@ -128,6 +128,7 @@ class TiktokenTokenizer(Tokenizer):
         self.name = "tiktoken:" + name
         self._encoding = encoding
         self._pattern = SplitPattern(SPLIT_PATTERNS[name]) if name in SPLIT_PATTERNS else None
+        self._encode_piece = getattr(encoding, "_encode_single_piece", encoding.encode_ordinary)
 
     def encode(self, text):
         return [number for ids in self._encoded(text) for number in ids]
@@ -157,7 +158,7 @@ class TiktokenTokenizer(Tokenizer):
         if len(text) <= _TIKTOKEN_PART_CHARS:
             yield self._encoding.encode_ordinary(text)
         elif self._pattern is not None:
-            yield from map(self._encoding.encode_single_piece, self._pattern.walk(text))
+            yield from map(self._encode_piece, self._pattern.walk(text))
         else:                           # somebody's own encoding: a cut may make a token more
             for at in range(0, len(text), _TIKTOKEN_PART_CHARS):
                 yield self._encoding.encode_ordinary(text[at:at + _TIKTOKEN_PART_CHARS])
