@@ -166,6 +166,7 @@ _TOKEN_PARTS = (
      "一不与中为也于仅从他以会但你其共再则到加即却又只可各同因在多大如它对将小就并应当很总我所把是更有本此"
      "每比没由看第经美而自被要让该请还这那都需"
      "]"),
+    ("WORD", "a-z<ACCENT>"),
     ("LONG", "[a-z]{1,10}(?![a-z<ACCENT>])<ENDING>"),
     ("CONTRACTION", "'(?:s|t|re|ve|m|ll|d)(?![a-z])"),
     # An accented letter in a word, with the letters after it that share its token. Each language its own: Czech and
@@ -190,20 +191,21 @@ _TOKEN_GERMAN_WORDS = " (?:der|die|das|und|nicht|ist|den|mit|sich|ein|eine|zu|au
 _TOKEN_GERMAN_CHARS = 120
 _TOKEN_GERMAN_SAMPLE = 2000
 
-# Characters that are two tokens or more, and those of them that are three.
-_TOKEN_MANY = ("[^\\x00-\u2012\u2c00-\u33ff\ua000-\uf8ff\ufb00-\U0001efff\U0001fb00-\U0001ffff"
-               + _TOKEN_SYMBOL_SINGLES + "".join((_TOKEN_HAN_SINGLES + _TOKEN_HAN_PAIRS).split()) + "]")
+# Characters that are one token or stand in the pattern; but for the singles, all others are two tokens or more.
+_TOKEN_KNOWN = "\\x00-\u2012\u2c00-\u33ff\ua000-\uf8ff\ufb00-\U0001efff\U0001fb00-\U0001ffff"
+
+# Those of the others that are three.
 _TOKEN_THREE = ("[\u2340-\u243f\u26c9-\u26ff\u27c2-\u27ff\u2801-\u2aff\u2b56-\u2bff\u3400-\u4dbf"
                 "\U0001f000-\U0001f1bf\U0001f200-\U0001f2ff\U0001f546-\U0001f5ff\U0001f6c9-\U0001f8fe"
                 "\U0001f983-\U0001f9cf\U0001f9d1-\U0001faff\U00020000-\U0010ffff]")
 
-# The first part is tried where a space stands: a word takes one leading space with it. One alternative a line; a
-# line that ends with "#+" can only match beyond ASCII, and is left out of the pattern for plain ASCII text.
+# A word takes one leading space with it, and so does what stands in the part for spaces. One alternative a line; a line
+# that ends with "#+" can only match beyond ASCII, and is left out of the pattern for plain ASCII text.
 _TOKEN_PATTERN = r"""
 (?=[<HAN>])(?:<HANPAIR>|[<HAN>])|           #+
-[ ](?:
-  [a-z]{1,<LOW>}<WORDREST>
- |[A-Z](?:[a-z]{1,<CAP>}<WORDREST>|[A-Z]{1,7}(?![a-z])|<REST>)
+(?:[ ](?:[a-z]{1,<LOW>}|[A-Z][a-z]{1,<CAP>})|(?<![<WORD>])[a-z]{1,<BARELOW>}|[A-Z][a-z]{1,<BARECAP>})<WORDREST>
+|[ ](?:
+  [A-Z](?:[A-Z]{1,7}(?![a-z])|<REST>)
  |<RUN>
  |<PUNCT>{1,3}(?!<PUNCT>)[\r\n/]{0,8}
  |<PUNCT>{1,2}
@@ -220,8 +222,7 @@ _TOKEN_PATTERN = r"""
 )
 |(?<=[a-z])[a-z]{1,5}<REST>
 |(?<=[<SLAVIC>])[a-z]{1,3}                  #+
-|[a-z]{1,<BARELOW>}<WORDREST>
-|[A-Z](?:[a-z]{1,<BARECAP>}<WORDREST>|[A-Z]{1,2}(?![a-z])|<REST>)
+|[A-Z](?:[A-Z]{1,2}(?![a-z])|<REST>)
 |[0-9]{1,3}
 |<RUN>
 |[_.(\#\[*'][a-z]{1,6}
@@ -301,12 +302,15 @@ class _TokenPatterns:
         self.plain = _token_compile(plain=True).findall
 
     def __getattr__(self, name):
-        made = (re.compile(_TOKEN_GERMAN_WORDS).findall if name == "german_words"
-                else re.compile(_TOKEN_MANY).findall if name == "many"
-                else re.compile(_TOKEN_THREE).findall if name == "three"
-                else _token_compile(german=name == "german").findall)
-        setattr(self, name, made)
-        return made
+        if name == "many":
+            singles = (_TOKEN_HAN_SINGLES + _TOKEN_HAN_PAIRS).split()
+            made = re.compile("[^%s%s%s]" % (_TOKEN_KNOWN, _TOKEN_SYMBOL_SINGLES, "".join(singles)))
+        elif name in ("german_words", "three"):
+            made = re.compile(_TOKEN_THREE if name == "three" else _TOKEN_GERMAN_WORDS)
+        else:
+            made = _token_compile(german=name == "german")
+        setattr(self, name, made.findall)
+        return made.findall
 
     def find(self, text):
         """The findall() that splits `text`, but for the tokens that end within a character."""
@@ -407,11 +411,11 @@ def _token_number(piece):
 class ApproxTokenizer(Tokenizer):
     """A close guess at `o200k_base`, and the default.
 
-    What callers may rely on: a lowercase ASCII word of up to eight letters is one token together with one leading
-    space, and so is a capitalised one of up to six; at the start of a text or of a line (no space), a capitalised
-    word of up to nine letters is one (all but in German). "," and "." after a word are one token each, but newlines
-    that follow a mark belong to its token: "end.\\n\\n" is ["end", ".\\n\\n"]. An emoji is mostly two or three tokens:
-    its pieces are empty but for the last one.
+    What callers may rely on, in ASCII text: a lowercase word of up to eight letters is one token together with one
+    leading space, and so is a capitalised one of up to five; at the start of a text or of a line (no space), a
+    capitalised word of up to eight letters is one. "," and "." after a word are one token each, but newlines that
+    follow a mark belong to its token: "end.\\n\\n" is ["end", ".\\n\\n"]. An emoji is mostly two or three tokens: its
+    pieces are empty but for the last one.
     """
 
     name = "approx"
