@@ -387,6 +387,7 @@ SAMPLING_CHECKS = {
     "frequency_penalty": check_number(-2, 2),
     "min_tokens": check_integer(0),
     "ignore_eos": check_boolean,
+    "cache_salt": check_string(empty=False),
 }
 
 def check_streaming(body):
@@ -504,7 +505,7 @@ def ignored_headers(names, settings):
     return [("x-mockturtle-ignored", told)]
 
 
-SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
+SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos", "cache_salt")     # inference servers' fields, not the service's
 
 
 def content_hash(text, before=b""):
@@ -669,6 +670,7 @@ class Host:
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
+        send_text(body, content_type)   body: bytes; without `headers`
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
         send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
@@ -688,6 +690,9 @@ class Host:
         raise NotImplementedError
 
     def send_json(self, status, value, headers=()):
+        raise NotImplementedError
+
+    def send_text(self, body, content_type):
         raise NotImplementedError
 
     def send_completion(self, completion, streamed, headers=()):

@@ -32,6 +32,8 @@ class Settings:
     log_bodies = False              # request bodies in the log, at level debug
     allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
+    profile = ""                    # a built-in latency profile's name, or a file's, FILE.json
+    calibrate = ()                  # result files of load tools, from which a profile is made
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
     ttft_dist = "normal"            # constant, normal, lognormal, gamma, uniform or empirical:FILE
@@ -45,6 +47,8 @@ class Settings:
     output_tokens_dist = "normal"
     prefill_overhead_ms = 0.0       # on top of TTFT
     prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
+    cache_blocks = 0                # blocks of the prefix cache; 0 is off
+    cache_block_tokens = 16         # tokens of one
     max_num_seqs = 0                # choices that run at once, the rest queue; 0: any number
     max_waiting = -1                # requests that may queue, more get 429; -1: any number
     load_factor = 1.0               # how much slower a full batch is than a single request
@@ -106,12 +110,12 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "tokenizer_fetch_s"):
+                     "cache_blocks", "tokenizer_fetch_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
-                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale"):
+                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "cache_block_tokens"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -137,6 +141,8 @@ class Settings:
             raise ValueError("--store-sync must be normal or full")
         if not self.tokenizer:
             raise ValueError("--tokenizer must be approx, tiktoken:NAME or a file")
+        if self.profile and self.calibrate:
+            raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -243,6 +249,10 @@ _SETTINGS_FLAGS = (
         ("tokenizer-fetch-s", "S", "time for tiktoken to fetch a file that is not in its cache; 0 forbids it"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
+        ("profile", "NAME", "latency profile: a built-in one, or FILE.json; 'list' shows the built-in ones. Flags "
+                            "like --ttft-ms weigh more than what is in it"),
+        ("calibrate", "FILE", "make the profile from a result file of GuideLLM, AIPerf or vllm bench serve; "
+                              "repeatable, as for several concurrencies"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
         ("ttft-dist", "KIND", "constant, normal, lognormal, gamma, uniform, or empirical:FILE of measured ms"),
@@ -254,6 +264,8 @@ _SETTINGS_FLAGS = (
         ("output-tokens-dist", "KIND", "as --ttft-dist"),
         ("prefill-overhead-ms", "MS", "added to TTFT, which is 0 then unless --ttft-ms says otherwise"),
         ("prefill-ms-per-token", "MS", "added to TTFT for each prompt token that no cache holds, likewise"),
+        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
+        ("cache-block-tokens", "N", "tokens of a block"),
         ("max-num-seqs", "N", "choices that run at once; the rest queue, first come first served; 0 is any number"),
         ("max-waiting", "N", "requests that may queue; more get 429; -1 is any number"),
         ("load-factor", "X", "prefill and ITL of a full batch (--max-num-seqs) over those of a single request"),
@@ -316,6 +328,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--dump-profile", action="store_true", default=None,
+                        help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
@@ -343,7 +357,7 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test = flags.pop("self_test", False)
+    self_test, dump_profile = flags.pop("self_test", False), flags.pop("dump_profile", False)
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
@@ -351,5 +365,5 @@ def parse_settings(argv, environ=None):
         settings = Settings(**values)
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test = self_test
+    settings.self_test, settings.dump_profile = self_test, dump_profile
     return settings

@@ -6,6 +6,7 @@ from backends.contract import Backend, TextDelta, TextRun, Usage
 
 
 LONG_BATCH_TOKENS = 1000            # some 2 us each: a bigger batch is planned on a worker
+_CACHED_PROMPT_TOKENS = 2000        # so is one with more to look up in a prefix cache
 
 
 class BatchRequest:
@@ -26,12 +27,23 @@ class BatchRequest:
         return self.n * len(self.requests)
 
     @property
+    def held_tokens(self):
+        return sum(request.held_tokens for request in self.requests)
+
+    @property
     def draw(self):
         return self.requests[0].draw
 
     @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
+
+    @property
+    def max_tokens(self):
+        return self.requests[0].max_tokens
+
+    def prompt_tokens(self):
+        return sum(request.history.tokens for request in self.requests)
 
 
 class BatchBackend(Backend):
@@ -52,6 +64,9 @@ class BatchBackend(Backend):
             tokens *= 4
         if not self.blocking and batch.requests[0].breathe is None and tokens > LONG_BATCH_TOKENS:
             raise TakesLong()
+        if len(batch.requests) > 1 and batch.requests[0].breathe is None and self._backend.cache_stats() is not None \
+                and sum(request.history.tokens for request in batch.requests) > _CACHED_PROMPT_TOKENS:
+            raise TakesLong()           # here, before any of them was counted
         if len(batch.requests) == 1:
             return self._backend.generate(batch.requests[0], cancel)
         streams = [_renumbered(self._backend.generate(request, cancel), number * batch.n)
