@@ -39,7 +39,7 @@ try:
     from state.memory import MemoryStore
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
-    from tokenizer import ApproxTokenizer
+    from tokens.load import load_tokenizer
     from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
@@ -551,9 +551,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
+        self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
+        settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
-        self.tokenizer = ApproxTokenizer()
         if backend is None:
             backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)

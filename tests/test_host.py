@@ -117,7 +117,8 @@ API_MODULES = {"chat_api", "responses_api", "extras_api", "responses_assembler",
 
 # a room: the rooms that its modules may import (design.md, "Rooms"); a folder stands for its modules
 ROOMS = {
-    "api_common": set(), "tokenizer": set(), "backends": {"api_common", "backends", "tokenizer"},
+    "api_common": set(), "tokenizer": set(), "tokens": {"tokenizer", "tokens"},
+    "backends": {"api_common", "backends", "tokenizer"},
     "runs": {"api_common", "backends", "observe", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
     "settings": {"api_common"},
