@@ -317,6 +317,19 @@ class EngineTest(EngineFixture):
         self.assertAlmostEqual(found[b"19"] - found[b"9"], 1.0, delta=0.01)
         self.assert_times(second, {b"0": 0.5, b"1": 0.7, b"2": 0.9}, 0.003)
 
+    def test_a_burst_of_short_prefills_is_as_slow_as_the_batch_that_it_makes(self):
+        curve = LoadCurve([(1, 1), (8, 4)])
+        engine = Engine(16, None, curve, curve)
+        streams = [self.answer(engine, 0.04, 0.01, 3) for _ in range(6)]
+        plain = [self.play(engine, [(0.04, Step(lambda: b"body;"))], 0.02, streamed=False) for _ in range(2)]
+        self.run_until(0.5)
+        for play in streams:
+            found = self.sent(play)
+            self.assertAlmostEqual(found[b"0"], 0.16, delta=0.02)       # the plain ones end before, at 0.16
+            self.assertLess(found[b"1"] - found[b"0"], 0.045)
+        for play in plain:
+            self.assert_times(play, {b"body": 0.16}, 0.005)
+
     def test_many_random_requests_run_as_a_simulation_in_small_steps_has_them(self):
         random = Random(5)
         curve = LoadCurve([(1, 1.0), (4, 2.5)])
