@@ -177,6 +177,10 @@ class CompletionCacheTest(CacheServerTest):
         self.complete([words(10, 5), words(2600, 3)])
         self.assertEqual((self.stats().queries, self.stats().hits), (5610, 1488))
 
+    def test_an_empty_prompt_has_nothing_cached(self):
+        self.assertEqual([self.complete(prompt)[2] for prompt in ("", "", ["", ""])], [0, 0, 0])
+        self.assertEqual(self.stats().hits, 0)
+
     def test_a_prompt_is_no_message(self):
         self.chat(words(40))
         self.assertEqual(self.complete(words(40))[2], 0)
