@@ -88,6 +88,7 @@ class Completion:
     record = None
     fault = None                        # the message of the error that ended it
     seat = None                         # in the backend's engine, where it has one
+    _place = None                       # what that keeps for it until its play begins
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
                  keep_blocking=False, now=monotonic, settle=None):
@@ -109,15 +110,28 @@ class Completion:
     def planned(self):
         """The backend's deltas, ready: [(due_s, delta)] or another iterable.
 
-        Raises ApiError for a request that the backend refuses.
+        Raises ApiError for a request that the backend refuses, or its engine, which keeps a place for others.
         """
-        deltas = self.backend.generate(self.request, self.cancel)
+        engine = self.backend.engine
+        if engine is None:
+            deltas = self.backend.generate(self.request, self.cancel)
+        else:
+            self._place = engine.reserve(self.request.seqs)
+            try:
+                deltas = self.backend.generate(self.request, self.cancel)
+            except BaseException:
+                self._give_up_place()
+                raise
         if self.record is None:
             return deltas
         if deltas.__class__ is list:
             self.record = deltas
             return deltas
         return self._recorded(deltas)
+
+    def _give_up_place(self):
+        if self._place is not None:
+            self._place.give_up()
 
     def _recorded(self, deltas):
         for entry in deltas:
@@ -168,7 +182,8 @@ class Completion:
         """Have the play of a planned answer pass through the backend's engine, where it has one."""
         engine = self.backend.engine
         if engine is not None:
-            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs)
+            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs,
+                             self._place)
             play.steps = play.push = SeatSteps(play.steps, self.seat, player.come_back, streamed, play.heartbeat_s,
                                                play.heartbeat)
 
@@ -258,6 +273,7 @@ class Completion:
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
         the pacer."""
         self._metrics.add("disconnects")
+        self._give_up_place()
         callbacks = self.cancel.raise_flag()
         if self._settle is None:
             return callbacks
