@@ -63,6 +63,11 @@ class CacheServerTest(LiveServerTest):
 @every_form
 class ChatCacheTest(CacheServerTest):
 
+    def test_calls_of_who_cannot_call_are_ignored_as_without_a_cache(self):
+        for odd in ("abc", 1, True, [1], {"a": 1}):
+            self.chat({"role": "user", "content": words(40), "tool_calls": odd, "function_call": odd})
+        self.assertEqual(chat_usage_of(self.chat(words(40)))[2], 32)
+
     def test_without_the_flag_nothing_is_cached(self):
         self.start_server(cache_blocks=0)
         for _ in range(2):
