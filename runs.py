@@ -91,6 +91,7 @@ class Completion:
     record = None
     fault = None                        # the message of the error that ended it
     seat = None                         # its place in an engine: an object with queue_s
+    _place = None                       # what the engine keeps for it until its play begins
     on_count = None
     first_token_s = None                # monotonic time at which a stream's first token went out
     start_s = 0.0                       # monotonic time that its own counts from
@@ -128,15 +129,28 @@ class Completion:
     def planned(self):
         """The backend's deltas, ready: [(due_s, delta)] or another iterable.
 
-        Raises ApiError for a request that the backend refuses.
+        Raises ApiError for a request that the backend refuses, or its engine, which keeps a place for others.
         """
-        deltas = self.backend.generate(self.request, self.cancel)
+        engine = self.backend.engine
+        if engine is None:
+            deltas = self.backend.generate(self.request, self.cancel)
+        else:
+            self._place = engine.reserve(self.request.seqs)
+            try:
+                deltas = self.backend.generate(self.request, self.cancel)
+            except BaseException:
+                self._give_up_place()
+                raise
         if self.record is None:
             return deltas
         if deltas.__class__ is list:
             self.record = deltas
             return deltas
         return self._recorded(deltas)
+
+    def _give_up_place(self):
+        if self._place is not None:
+            self._place.give_up()
 
     def _recorded(self, deltas):
         for entry in deltas:
@@ -194,7 +208,8 @@ class Completion:
         """Have the play of a planned answer pass through the backend's engine, where it has one."""
         engine = self.backend.engine
         if engine is not None:
-            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs, self.request.held_tokens)
+            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs, self.request.held_tokens,
+                             self._place)
             play.steps = play.push = SeatSteps(play.steps, self.seat, player.come_back, streamed, play.heartbeat_s,
                                                play.heartbeat)
 
@@ -305,6 +320,7 @@ class Completion:
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
         the pacer."""
         self._metrics.add("disconnects")
+        self._give_up_place()
         callbacks = self.cancel.claim()
         if callbacks is None:
             callbacks = ()

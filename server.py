@@ -24,7 +24,7 @@ try:
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
-    from control_api import CONTROL_PREFIX, ControlApiMixin, check_control
+    from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
@@ -216,7 +216,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             self._check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
@@ -276,7 +276,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             return False
         if not allowed:
             return not self.settings.guarded()

@@ -144,8 +144,6 @@ class SimulatedBackend(Backend):
         plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
-        if self.engine is not None:
-            self.engine.check_room(request.n)
         found = self._cache.look_up(request) if self._cache is not None else None
         cached = found.cached if found is not None else 0
         digest = request.draw = self._draws.digest(request, plain)
