@@ -15,6 +15,7 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
 from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
 from backends.contract import (AnnotationDelta, Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, ToolChoice, ToolSpec, Usage)
+from gateway_requests import relayed_chat_request
 from runs import Assembler, Completion
 from stored_chats_api import stored_chat_node
 
@@ -629,10 +630,14 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
-        check_model_name(request.model, self.settings)
-        request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
-                                           "messages")
+        if self.backend.relays:
+            request = relayed_chat_request(body)
+            request.authorization = self.passed_authorization()
+        else:
+            request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
+            check_model_name(request.model, self.settings)
+            request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
+                                               "messages")
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"
@@ -640,7 +645,7 @@ class ChatApiMixin(Host):
         assembler = ChatAssembler(
             tail, self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
-            "default" if tier == "auto" else tier,
+            "default" if tier == "auto" or tier.__class__ is not str else tier,
             legacy_calls=body.get("functions") is not None and body.get("tools") is None)
         keep = self._chat_keeper("chatcmpl-" + tail, assembler, body) if body.get("store") else None
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,

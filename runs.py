@@ -9,6 +9,7 @@ from time import monotonic
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import Cancel, TextRun
 from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
+from transport.relay import RELAY_AHEAD_BYTES
 
 
 LAST_DUE_S = 1e7                    # no answer takes longer; also what NaN and infinity are not below
@@ -100,6 +101,8 @@ class Completion:
         self._tail = self._closing = b""
         self._now = now
         self.first_token_s = None       # monotonic time at which a stream's first token went out
+        if backend.blocking and backend.relays:
+            backend.admit(request)
 
     # ---- a backend that never waits -----------------------------------------------------------
 
@@ -136,11 +139,11 @@ class Completion:
                     last_s = dues[len(delta.pieces) - 1]
                     if last_s == dues[0]:
                         yield dues[0], Step(_RunStep(assembler, delta))
-                        self._note_first()
+                        self.note_first()
                     else:
                         frames = assembler.frames(delta)
                         yield dues[0], next(frames)
-                        self._note_first()      # the player comes back when that frame is due
+                        self.note_first()      # the player comes back when that frame is due
                         later = iter(dues)
                         next(later)
                         yield dues[1], Splice(zip(later, frames))
@@ -152,12 +155,12 @@ class Completion:
                     return
                 if frame:
                     yield due_s, frame
-                    self._note_first()
-            yield due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream)
+                    self.note_first()
+            yield due_s, self.finish_step()
         except Exception as exc:
-            yield due_s, self._failure_step(self._as_error(exc))
+            yield due_s, self._failure_step(self.as_error(exc))
 
-    def _note_first(self):
+    def note_first(self):
         if self.first_token_s is None:
             self.first_token_s = self._now()
 
@@ -176,7 +179,7 @@ class Completion:
             assembler.feed(delta)
             if assembler.failed is not None:
                 break
-        return due_s, self._plain_step(render)
+        return due_s, self.plain_end(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
 
@@ -188,7 +191,10 @@ class Completion:
         return PushedSteps(head + self.assembler.start(), grace_s, heartbeat_s, heartbeat)
 
     def run_pushed(self, play, player, render, streamed):
-        """Generate on this worker thread, feeding the play. Raises nothing."""
+        """Generate on this worker thread, feeding the play; or connect, where the relay does the rest. Raises nothing."""
+        if self.backend.relays and player.relay is not None:
+            _RelayedRun(self, play, player, render, streamed).begin()
+            return
         assembler, cancel, steps = self.assembler, self.cancel, play.push
         due_s = 0.0
         assembler.quiet = not streamed
@@ -213,7 +219,7 @@ class Completion:
                 for due_s, frame in frames:
                     if frame and streamed and assembler.failed is None:
                         player.push(play, due_s, frame)
-                        self._note_first()
+                        self.note_first()
                         while len(steps) > PUSH_LIMIT and not cancel.wait(0.02):
                             pass            # far ahead of a slow client: wait for it
                 if assembler.failed is not None:
@@ -221,13 +227,11 @@ class Completion:
             if cancel.is_set():
                 return
             if streamed:
-                player.push(play, due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream))
+                player.push(play, due_s, self.finish_step())
             else:
-                player.push(play, due_s, self._plain_step(render))
+                player.push(play, due_s, self.plain_end(render))
         except BaseException as exc:            # a user's code may sys.exit(): the client must hear of it
-            error = self._as_error(exc)
-            steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed),
-                                 self._keep_blocking)
+            steps.failure = self.fail_step(steps, render, self.as_error(exc), streamed)
         finally:
             player.close_push(play)
 
@@ -261,7 +265,16 @@ class Completion:
         if settle is not None:
             settle()
 
-    def _plain_step(self, render):
+    def finish_step(self):
+        """The Step that ends a stream."""
+        return Step(self._finish_stream, self._keep_blocking, self._unkept_stream)
+
+    def fail_step(self, steps, render, error, streamed):
+        """The Step that ends pushed steps with an ApiError."""
+        return Step(lambda: self._fail_pushed(steps, render, error, streamed), self._keep_blocking)
+
+    def plain_end(self, render):
+        """The Step that is a plain answer."""
         return Step(lambda: self._finish_plain(render), self._keep_blocking,
                     lambda error: render(error.status, error))
 
@@ -282,7 +295,7 @@ class Completion:
             if self._keep is not None:
                 self._keep(out)
         except Exception as exc:
-            return frames + self._failure_frames(self._as_error(exc))
+            return frames + self._failure_frames(self.as_error(exc))
         self.settle()
         self._count()
         return out
@@ -299,7 +312,7 @@ class Completion:
                 self._keep(b"")
             body = assembler.result()
         except Exception as exc:
-            error = self._as_error(exc)
+            error = self.as_error(exc)
             self._metrics.add("failures")
             self.settle()
             return render(error.status, error)
@@ -321,11 +334,11 @@ class Completion:
             try:
                 self._keep(frames)
             except Exception as exc:
-                self._as_error(exc)         # the client learns of the first fault, the log of both
+                self.as_error(exc)         # the client learns of the first fault, the log of both
         self.settle()
         return frames
 
-    def _as_error(self, exc):
+    def as_error(self, exc):
         """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""
         if isinstance(exc, ApiError):
             return exc
@@ -337,6 +350,127 @@ class Completion:
     def _count(self):
         usage = self.assembler.usage
         self._metrics.add_completion(usage.completion_tokens if usage is not None else 0)
+
+
+class _RelayedRun:
+    """A completion whose deltas come from a socket: the relay's listener.
+
+    begin() and what it calls run on a worker; start() and all that follows on the player's thread.
+    """
+
+    def __init__(self, completion, play, player, render, streamed):
+        self._completion = completion
+        self._play = play
+        self._steps = play.push
+        self._player = player
+        self._render = render
+        self._streamed = streamed
+        self._attempt = 0
+        self._wire = None
+        self._ahead = 0             # bytes given to the play since it had nothing left
+
+    def begin(self):
+        completion, player, play = self._completion, self._player, self._play
+        assembler, cancel = completion.assembler, completion.cancel
+        assembler.quiet = not self._streamed
+        play.timed = False              # another server keeps the time, or does not
+        opening = assembler.begin()
+        if opening:
+            player.push(play, 0.0, opening)
+        self._connect(lambda: completion.backend.open(completion.request, cancel))
+
+    def _connect(self, opened):
+        """Have an exchange opened, and read it on the player's thread."""
+        try:
+            if self._completion.cancel.is_set():    # while it waited for a thread
+                return
+            exchange = opened()
+        except BaseException as exc:
+            error = self._completion.as_error(exc)
+            self._player.post(lambda: self.fail(error))
+            return
+        if exchange is not None:
+            self._player.post(lambda: self.start(exchange))
+
+    def start(self, exchange):
+        if self._play.over or self._completion.cancel.is_set():
+            exchange.close()
+            return
+        self._wire = self._player.relay.start(exchange, self)
+        self._steps.on_empty = self._emptied
+        self._completion.cancel.on_cancel(lambda: self._player.post(self.drop))
+
+    def drop(self):
+        self._player.relay.drop(self._wire)
+
+    # ---- what the relay says ------------------------------------------------------------------
+
+    def take(self, deltas):
+        completion = self._completion
+        assembler, record = completion.assembler, completion.record
+        frames = []
+        for delta in deltas:
+            if record is not None:
+                record.append((None, delta))
+            frame = assembler.feed(delta)
+            if assembler.failed is not None:
+                break
+            if frame:
+                frames.append(frame)
+        if frames and self._streamed:
+            self._push(b"".join(frames))
+        if assembler.failed is not None:
+            self.fail(assembler.failed)
+
+    def _push(self, frames):
+        completion, play = self._completion, self._play
+        self._steps.add(None, frames)
+        self._ahead += len(frames)
+        if completion.first_token_s is None:
+            completion.note_first()
+        self._player.follow(play)
+        if self._ahead > RELAY_AHEAD_BYTES and self._wire is not None:
+            self._player.relay.pause(self._wire)
+
+    def _emptied(self):
+        """The play has taken all that there was."""
+        self._ahead = 0
+        if self._wire is not None and self._wire.paused:
+            self._player.relay.resume(self._wire)
+
+    def end(self):
+        completion = self._completion
+        if self._steps.closed:
+            return                      # it has failed
+        if completion.cancel.is_set():
+            self._close()
+            return
+        step = completion.finish_step() if self._streamed else completion.plain_end(self._render)
+        self._steps.add(None, step)
+        self._close()
+
+    def fail(self, error):
+        completion, steps = self._completion, self._steps
+        if steps.closed:
+            return
+        error = completion.as_error(error)
+        steps.failure = completion.fail_step(steps, self._render, error, self._streamed)
+        if self._wire is not None:
+            self._player.relay.drop(self._wire)
+        self._close()
+
+    def retry(self, exchange):
+        """The connection ended before any answer: once more, on a worker."""
+        completion = self._completion
+        self._attempt += not exchange.reused
+        self._wire = None
+        self._player.relay.elsewhere(lambda: self._connect(lambda: completion.backend.reopen(
+            exchange, completion.request, completion.cancel, self._attempt)))
+
+    def _close(self):
+        self._steps.on_empty = None
+        self._steps.closed = True
+        self._player.follow(self._play)
 
 
 class _RunStep:

@@ -21,6 +21,7 @@ try:
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
+    from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
     from conversations_api import ConversationsApiMixin
@@ -41,6 +42,7 @@ try:
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
+    from transport.relay import Relay
     from transport.threaded import ConnectionThreads
     from transport.tls import TlsConnection, make_tls_context
     from transport.websocket import check_handshake, handshake_headers, ws_event_framer
@@ -262,7 +264,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 
     def _elapsed_ms(self):
@@ -272,6 +274,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def log_exception(self):
         self.app.log_exception()
+
+    def passed_authorization(self):
+        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
 
     def send_json(self, status, value, headers=()):
         body = value if value.__class__ is bytes else dump_json(value)
@@ -485,14 +490,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.clock = clock or Clock()
         self.metrics = Metrics()
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
+        self.tokenizer = ApproxTokenizer()
+        self.backend = backend or make_backend(settings, self.tokenizer, self.log)
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.store = store or make_store(settings, self.clock.time, self.log)
-        self.tokenizer = ApproxTokenizer()
-        if backend is None:
-            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
-                if settings.backend == "simulated" else load_backend(settings.backend, settings)
-        self.backend = backend
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -544,8 +546,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
 
     def _make_player(self, poller, wake):
-        return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
-                      self.log_exception, wake, self.settings.send_timeout_s)
+        player = Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
+                        self.log_exception, wake, self.settings.send_timeout_s)
+        if self.backend.relays:
+            player.relay = Relay(poller, self.clock.monotonic, wake, self.workers.submit_blocking)
+        return player
 
     # ---- what the transports use --------------------------------------------------------------
 
@@ -769,6 +774,17 @@ class MockTurtle:
         self.stop()
 
 
+def make_backend(settings, tokenizer, log):
+    """The backend that --backend names. Raises ValueError for one that cannot be made."""
+    if settings.upstream_url and settings.backend != "upstream":
+        raise ValueError("--upstream-url needs --backend upstream")
+    if settings.backend == "simulated":
+        return SimulatedBackend.from_settings(settings, tokenizer)
+    if settings.backend == "upstream":
+        return UpstreamBackend.from_settings(settings, tokenizer, log)
+    return load_backend(settings.backend, settings)
+
+
 def make_store(settings, wall, log):
     """The store that --store names. Raises ValueError for a file that cannot be one."""
     bounds = (settings.max_responses, int(settings.max_store_mb * (1 << 20)), settings.store_ttl_s, wall)
@@ -904,8 +920,8 @@ def main(argv=None):
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
-        settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
+    server.log("notice", "%s; try: curl %s/v1/models" % (server.backend.told() or "simulating TTFT %g ms, ITL %g ms, %d "
+               "output tokens" % (settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")

@@ -76,11 +76,17 @@ class Finish(namedtuple("Finish", "reason choice", defaults=("stop", 0))):
     __slots__ = ()
 
 
-class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens",
-                       defaults=(0, 0))):
-    """Token counts, once a request, over all its choices. choice is always 0."""
+class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens counted_here",
+                       defaults=(0, 0, False))):
+    """Token counts, once a request, over all its choices. choice is always 0. counted_here: whoever
+    answered did not say, so they are this server's own count."""
     __slots__ = ()
     choice = 0
+
+
+class RawAnswer(namedtuple("RawAnswer", "body choice", defaults=(0,))):
+    """A whole answer that is passed on as it is. body: bytes of JSON. No API's own assembler knows it."""
+    __slots__ = ()
 
 
 class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
@@ -186,14 +192,14 @@ class GenerationRequest:
     bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
-    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
-    "responses"; breathe: see Host.
+    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
+    or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
     """
 
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = None
+    reasoning_effort = sampling = raw = breathe = authorization = None
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -284,9 +290,13 @@ class Backend:
 
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
+    relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
+    admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
+    and reopen(), which may wait and return an exchange, see backends.upstream.UpstreamExchange.
     """
 
     blocking = True
+    relays = False
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.
@@ -305,6 +315,14 @@ class Backend:
         item: dict. includes: values of `include`. Here nothing is known: the item as it is.
         """
         return item
+
+    def secrets(self):
+        """Texts that must never be logged: a tuple of str."""
+        return ()
+
+    def told(self):
+        """What the server says of it when it starts, or ""."""
+        return ""
 
     def close(self):
         """The server stops: let go of files and connections."""
