@@ -345,6 +345,8 @@ class UpstreamBackend(Backend):
         self.route(request.model)
         if request.raw is not None and request.endpoint != "forward":
             request.ignored_fields = unforwarded_fields(request, self.settings)
+            if request.ignored_fields:
+                self._log("info", "not forwarded: " + ", ".join(map(shown, request.ignored_fields[:20])))
 
     def open(self, request, cancel):
         """Connect and send; an UpstreamExchange that waits for its answer.

@@ -3,7 +3,7 @@
 In: a request of any of our APIs. Out: the path, the JSON body, and what had to be left out. A chat or text
 completion goes out as it came in; a response is translated. No I/O.
 """
-from api_common import ApiError, content_text
+from api_common import ApiError, content_text, shown
 from backends.contract import BuiltinName
 
 # Fields of a Responses request that chat servers know under the same name
@@ -29,8 +29,8 @@ _COMPACT_TASK = ("Summarise the conversation so far for whoever continues it: fa
 
 
 class UpstreamCall:
-    """What goes to an upstream. path: under its base URL. body: dict. dropped: places in the request of what
-    could not be forwarded. tools: see upstream_deltas.ToolCallReader."""
+    """What goes to an upstream. path: under its base URL. body: dict. dropped: what of the context could not be
+    forwarded, in words. tools: see upstream_deltas.ToolCallReader."""
 
     __slots__ = ("path", "body", "dropped", "tools")
 
@@ -85,8 +85,8 @@ def build_call(request, model, settings):
     for name in settings.upstream_drop:
         call.body.pop(name, None)
     if call.dropped and settings.refuse_ignored:
-        raise ApiError(400, "'%s' cannot be forwarded to the upstream." % call.dropped[0], code="unsupported_parameter",
-                       param=call.dropped[0])
+        raise ApiError(400, "This cannot be forwarded to the upstream: %s." % call.dropped[0],
+                       code="unsupported_parameter", param="input")
     return call
 
 
@@ -204,19 +204,19 @@ def chat_messages(messages, system_role, reasoning_field, names, dropped):
     One instruction message at the head; an assistant's words and calls in one message, its calls' outputs right
     behind it; custom calls as functions; pictures that a tool gave in a user message of their own.
     system_role: of instructions, system or developer. reasoning_field: what earlier reasoning goes back as, or "".
-    names: {(name, namespace): name for the upstream}. dropped: takes the places of what is left out.
+    names: {(name, namespace): name for the upstream}. dropped: takes what is left out.
     """
     out = []
     media = []                          # of tool outputs: said when the run of outputs is over
     known = set()                       # ids of the calls so far
-    for place, message in enumerate(messages):
+    for message in messages:
         role = message["role"]
         if role != "tool" and media:
             out.append({"role": "user", "content": media})
             media = []
         if role == "tool":
             if message["tool_call_id"] not in known:
-                dropped.append("input[%d]" % place)     # the answer to a call that chat has no words for
+                dropped.append("output of '%s'" % shown(message["tool_call_id"]))   # chat has no words for its call
                 continue
             content = message["content"]
             if content.__class__ is list:
@@ -231,7 +231,7 @@ def chat_messages(messages, system_role, reasoning_field, names, dropped):
         elif role == "assistant":
             _add_assistant(out, message, reasoning_field, names, known)
         else:
-            out.append({"role": role, "content": _sendable(message["content"], place, dropped)})
+            out.append({"role": role, "content": _sendable(message["content"], dropped)})
     if media:
         out.append({"role": "user", "content": media})
     return out
@@ -270,19 +270,21 @@ def _chat_call_of(call, names):
     return {"id": call["id"], "type": "function", "function": {"name": name, "arguments": body["arguments"]}}
 
 
-def _sendable(content, place, dropped):
+def _sendable(content, dropped):
     """A user's content without what only its own service could look up."""
     if content.__class__ is str:
         return content
     parts = []
-    for number, part in enumerate(content):
+    for part in content:
         kind = part.get("type")
-        if kind == "image_url" and not _is_url(part["image_url"].get("url")) \
-                or kind == "file" and not part["file"].get("file_data") \
-                or kind not in ("text",) + _MEDIA_PARTS:
-            dropped.append("input[%d].content[%d]" % (place, number))
-            continue
-        parts.append(part)
+        if kind == "image_url" and not _is_url(part["image_url"].get("url")):
+            dropped.append("input_image.file_id")
+        elif kind == "file" and not part["file"].get("file_data"):
+            dropped.append("input_file.file_id" if part["file"].get("file_id") else "input_file.file_url")
+        elif kind in ("text",) + _MEDIA_PARTS:
+            parts.append(part)
+        else:
+            dropped.append(shown(kind))
     return parts
 
 
