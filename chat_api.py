@@ -632,6 +632,7 @@ class ChatApiMixin(Host):
         body = parse_body(self.body_bytes, self.breathe)
         if self.backend.relays:
             request = relayed_chat_request(body)
+            check_model_name(request.model, self.settings)
             request.authorization = self.passed_authorization()
         else:
             request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)

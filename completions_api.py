@@ -270,6 +270,7 @@ class CompletionsApiMixin(Host):
     def _completions_relayed(self, body):
         """All prompts in one request to the upstream, which also picks the best of `best_of`."""
         request, prompts = relayed_completion_request(body)
+        check_model_name(request.model, self.settings)
         request.authorization = self.passed_authorization()
         offsets = [0 if body.get("echo") else len(prompt) for prompt in prompts]
         self._completions_send(body, request, self.backend, offsets, body.get("n") or 1)

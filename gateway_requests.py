@@ -84,6 +84,8 @@ class AskingBackend(Backend):
 class ForwardAssembler(Assembler):
     """One RawAnswer in, its bytes out."""
 
+    counts = False
+
     def __init__(self):
         self._body = b"null"
 

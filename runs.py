@@ -24,12 +24,14 @@ class Assembler:
     quiet: set before the first delta of a plain answer, whose frames nobody wants: they need not be
     made, and are empty.
     usage: the Usage that was fed, or None.
+    counts: whether its answer is a completion in the metrics.
     keeps_failures: whether an answer that failed has an object that can be stored.
     """
 
     failed = None
     keeps_failures = False
     quiet = False
+    counts = True
     usage = None
 
     def start(self):
@@ -348,8 +350,9 @@ class Completion:
         return server_error()
 
     def _count(self):
-        usage = self.assembler.usage
-        self._metrics.add_completion(usage.completion_tokens if usage is not None else 0)
+        if self.assembler.counts:
+            usage = self.assembler.usage
+            self._metrics.add_completion(usage.completion_tokens if usage is not None else 0)
 
 
 class _RelayedRun:

@@ -6,6 +6,7 @@ answers in upstream_http and upstream_deltas.
 """
 import json
 import os
+import socket
 import time
 
 from api_common import ApiError, content_text, dump_json, shown
@@ -61,6 +62,7 @@ class UpstreamExchange:
         self._events = None             # EventReader, or a list of bytes for an answer that is one piece
         self._size = 0
         self._marked = False            # it said that it is over
+        self._sending = False
         self._texts, self._thoughts = [], []
 
     @property
@@ -72,9 +74,25 @@ class UpstreamExchange:
     def send(self, sock, reused):
         """Send the request over a connection. Raises OSError."""
         self.sock, self.reused = sock, reused
+        self._sending = True
         sock.settimeout(self.wait_s)
         sock.sendall(self._request)
         sock.setblocking(False)
+        self._sending = False
+
+    def interrupt_sending(self):
+        """Any thread: send() ends with an OSError, if it is under way."""
+        if self._sending:
+            self.interrupt()
+
+    def interrupt(self):
+        """Any thread: who waits for the connection sees its end."""
+        if self.settled or self.sock is None:
+            return
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return                      # it has ended already
 
     # ---- reading ------------------------------------------------------------------------------
 
@@ -127,6 +145,8 @@ class UpstreamExchange:
                 self._take_body(body, out)
         if answer.over:
             self._end_body(out)
+        elif self.over and not answer.reusable:
+            self.close()
         elif self._chunks.finished and self.wait_s > FINISHED_WAIT_S:
             self.wait_s = FINISHED_WAIT_S
         return out
@@ -383,11 +403,13 @@ class UpstreamBackend(Backend):
         return UpstreamExchange(target, "POST", target.base + call.path, dump_json(call.body), chunks, count, wait_s,
                                 authorization)
 
-    def _connect(self, exchange, cancel, attempt=0):
-        """Send the exchange's request; further attempts while nothing of it can have been read."""
+    def _connect(self, exchange, cancel, attempt=0, pooled=True):
+        """Send the exchange's request; further attempts while nothing of it can have been read. None when it was
+        cancelled. pooled: whether a connection that was used before will do."""
         target = exchange.target
+        cancel.on_cancel(exchange.interrupt_sending)
         while True:
-            sock = target.take() if attempt == 0 else None
+            sock = target.take() if pooled else None
             reused = sock is not None
             try:
                 if sock is None:
@@ -399,6 +421,7 @@ class UpstreamBackend(Backend):
                 if cancel.is_set():
                     return None
                 if not reused:
+                    pooled = False
                     if attempt >= self.settings.upstream_retries:
                         raise self._unreachable(target, exc)
                     if cancel.wait(BACKOFF_S * (1 << attempt)):
@@ -420,10 +443,9 @@ class UpstreamBackend(Backend):
             return None
         again = self._make_exchange(request)
         again.observer = self.observer
-        return self._connect(again, cancel, attempt)
+        return self._connect(again, cancel, attempt, False)
 
     def _unreachable(self, target, exc):
-        import socket
         what = exc.message if exc.__class__ is UpstreamFault else getattr(exc, "strerror", None) or str(exc)
         target.note(what)
         self._log("warning", "upstream %s: %s" % (target.label, what))
@@ -436,7 +458,7 @@ class UpstreamBackend(Backend):
         attempt = 0
         exchange = self.open(request, cancel)
         while exchange is not None:
-            cancel.on_cancel(exchange.close)
+            cancel.on_cancel(exchange.interrupt)
             try:
                 yield from _pumped(exchange, cancel)
                 return
@@ -465,8 +487,7 @@ class UpstreamBackend(Backend):
         """One small request on this thread: its JSON, decoded. Raises ApiError."""
         exchange = UpstreamExchange(target, method, path, None, RawReader(), None, timeout_s, authorization)
         cancel = Cancel()
-        if self._connect(exchange, cancel) is None:
-            raise upstream_failure("The upstream cannot be reached.")
+        self._connect(exchange, cancel, self.settings.upstream_retries, False)
         try:
             for _, delta in _pumped(exchange, cancel):
                 return json.loads(delta.body)

@@ -72,7 +72,7 @@ class UpstreamTarget:
             lines.append("Proxy-Authorization: " + self._proxy_auth)
         if body is not None:
             lines += ["Content-Type: application/json", "Content-Length: %d" % len(body)]
-        return "\r\n".join(lines + ["", ""]).encode("latin-1") + (body or b"")
+        return "\r\n".join(lines + ["", ""]).encode("latin-1", "replace") + (body or b"")
 
     # ---- connections --------------------------------------------------------------------------
 
