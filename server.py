@@ -584,7 +584,7 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
-        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        handler.play = handler.job = handler.undo = None    # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return

@@ -278,6 +278,8 @@ class Cancel:
         """The generation is complete: nothing cancels it any more. False when it was cancelled."""
         with self._lock:
             self._over = not self._set
+            if self._over:
+                self._callbacks = None      # who called on_cancel() is held no longer
             return self._over
 
     def set(self):

@@ -339,6 +339,9 @@ class UpstreamBackend(Backend):
         keys, targets, by_url = _read_keys(settings, os.environ if environ is None else environ), {}, {}
         for spec in settings.upstream_url:
             model, url = split_upstream(spec)
+            if model in targets:
+                raise ValueError("--upstream-url %s: there is one already for %s" % (
+                    spec, "all models" if model is None else "'%s'" % model))
             key = keys.pop(model, "")
             if (url, key) not in by_url:
                 by_url[url, key] = UpstreamTarget(url, settings.upstream_connect_timeout_s, settings.upstream_ca, key)

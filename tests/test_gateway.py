@@ -1,8 +1,12 @@
 """The upstream backend live, in front of an upstream that the test drives byte by byte."""
 import os
+import socket
 import threading
 import unittest
 
+from backends.upstream_pool import UpstreamTarget
+from server import MockTurtleServer
+from settings import Settings
 from tests.scripted_upstream import ScriptedUpstream
 from tests.support import CHAT, RESPONSE, LiveServerTest, ShiftedClock, chat_text, every_form, parse_events, wait_until
 from tests.websocket_client import WebSocketClient
@@ -210,6 +214,23 @@ class LeavingTest(GatewayTestCase):
         client.close()
         self.assertTrue(request.closed.wait(5))
         wait_until(lambda: not self.server.player.relay.wires, "the relay to let go")
+
+    def test_a_client_that_leaves_while_its_request_is_being_sent_is_heard(self):
+        deaf = socket.create_server(("127.0.0.1", 0))       # it accepts and never reads
+        self.addCleanup(deaf.close)
+        self.start(upstream_url=("http://127.0.0.1:%d" % deaf.getsockname()[1],))
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions",
+                            json={"model": "m", "messages": [{"role": "user", "content": "x" * (16 << 20)}]})
+        deaf.settimeout(10)
+        near, _ = deaf.accept()
+        with near:
+            near.settimeout(10)
+            self.assertTrue(near.recv(16, socket.MSG_PEEK))
+            client.close()
+            self.wait_for_count("disconnects", 1)
+            while near.recv(1 << 20):
+                self.assertTrue(self.server)
 
     def test_a_stopping_server_hangs_up(self):
         self.start(drain_s=0)
@@ -479,6 +500,35 @@ class RoutingTest(GatewayTestCase):
         answer = self.answered(text="<think>hm</think>yes", reasoning={"summary": "auto"}).json()
         self.assertEqual([item["type"] for item in answer["output"]], ["reasoning", "message"])
         self.assertEqual(answer["output"][0]["summary"][0]["text"], "hm")
+
+
+class SettingsTest(unittest.TestCase):
+    """What cannot work is said before a socket is bound, in one line."""
+
+    def test_bad_settings_are_refused(self):
+        good = "http://127.0.0.1:1/v1"
+        for values, told in (
+                ({}, "needs --upstream-url"), ({"upstream_url": "127.0.0.1:1"}, "expected http"),
+                ({"upstream_url": "ftp://h"}, "expected http"), ({"upstream_url": "http://u:secret@h"}, "seen by everybody"),
+                ({"upstream_url": "http://h:0x1/"}, "expected http"), ({"upstream_url": (good, good)}, "there is one already"),
+                ({"upstream_url": good, "upstream_api_key_env": "NO_SUCH_VARIABLE"}, "not set"),
+                ({"upstream_url": "m=" + good, "upstream_api_key_env": "PATH"}, "there is no --upstream-url"),
+                ({"upstream_url": good, "model_map": "a"}, "expected CLIENTS=UPSTREAMS"),
+                ({"upstream_url": good, "upstream_retries": 11}, "at most 10"),
+                ({"upstream_url": good, "upstream_think": "yes"}, "must be"),
+                ({"upstream_url": "https://h", "upstream_ca": "no/such.pem"}, "no/such.pem")):
+            with self.subTest(values=values), self.assertRaises(ValueError) as caught:
+                MockTurtleServer(Settings(backend="upstream", port=0, **values))
+            self.assertIn(told, str(caught.exception))
+            self.assertNotIn("secret", str(caught.exception))
+        with self.assertRaises(ValueError):
+            MockTurtleServer(Settings(port=0, upstream_url=good))
+
+    def test_a_url_without_a_path_means_v1(self):
+        for url, base, root in (("http://h:1", "/v1", ""), ("http://h/", "/v1", ""), ("http://h/api/v1/", "/api/v1", "/api"),
+                                ("http://h/openai", "/openai", "/openai")):
+            target = UpstreamTarget(url)
+            self.assertEqual((target.base, target.root), (base, root), url)
 
 
 class ProxyTest(GatewayTestCase):
