@@ -404,7 +404,8 @@ class _RelayedRun:
         self._completion.cancel.on_cancel(lambda: self._player.post(self.drop))
 
     def drop(self):
-        self._player.relay.drop(self._wire)
+        if self._wire is not None:      # else it is being connected again, and will see the cancel
+            self._player.relay.drop(self._wire)
 
     # ---- what the relay says ------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ DRAIN_WAIT_S = 2.0                  # for the last bytes of an answer, so that i
 PROBE_TIMEOUT_S = 2.0
 PROBE_FRESH_S = 5.0                 # an upstream that was heard of since is not asked again for /health
 COUNTED_CHARS = 65536               # of a prompt without usage: so much is counted, the rest estimated
-_scan_upstream_json = json.JSONDecoder().scan_once
+# NaN and Infinity, which some servers give as log probabilities, are no JSON for our clients
+_UPSTREAM_JSON = json.JSONDecoder(parse_constant=lambda name: None)
 
 
 class RawReader:
@@ -157,6 +158,8 @@ class UpstreamExchange:
             body = body.lstrip()        # a JSON answer may begin with blank lines that kept its connection alive
             if not body:
                 return
+            if self._answer.headers.get("content-encoding", "identity").lower() != "identity":
+                raise UpstreamFault("it is compressed, which was not asked for")
             plain = self._answer.status != 200 or body[:1] in (b"{", b"[", b"<") or self._chunks.__class__ is RawReader
             self._events = [] if plain else EventReader()
         if self._events.__class__ is list:
@@ -182,17 +185,13 @@ class UpstreamExchange:
     def _decoded(self, data):
         text = data.decode("utf-8", "replace")
         try:
-            value, end = _scan_upstream_json(text, 0)   # json.loads looks for white space around, at half its price
-            return value if end == len(text) else json.loads(text)
-        except (ValueError, RecursionError):
-            raise UpstreamFault("it is not valid JSON")
-        except StopIteration:
-            return self._decoded_slowly(text)
-
-    @staticmethod
-    def _decoded_slowly(text):
-        try:
-            return json.loads(text)
+            try:
+                value, end = _UPSTREAM_JSON.scan_once(text, 0)  # decode() looks for white space around, at half its price
+                if end == len(text):
+                    return value
+            except StopIteration:
+                pass                    # it begins with white space, or is none: decode() knows
+            return _UPSTREAM_JSON.decode(text)
         except (ValueError, RecursionError):
             raise UpstreamFault("it is not valid JSON")
 

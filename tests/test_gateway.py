@@ -289,6 +289,28 @@ class FailureTest(GatewayTestCase):
         request.raw("data: {nonsense\n\n")
         self.assertEqual(client.read_answer().status, 502)
 
+    def test_a_compressed_answer_says_what_is_wrong(self):
+        client, request = self.asked()
+        request.start(headers=[("Content-Encoding", "gzip")])
+        request.raw(b"\x1f\x8b\x08")
+        self.assertIn("compressed", client.read_answer().error["message"])
+
+    def test_numbers_that_are_none_do_not_reach_the_client(self):
+        client, request = self.asked("/v1/chat/completions", CHAT, logprobs=True)
+        request.start()
+        request.chunk(choices=[{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop", "logprobs": {
+            "content": [{"token": "x", "logprob": float("-inf"), "bytes": None, "top_logprobs": []}]}}])
+        request.raw("  data:  [DONE]\n\ndata: [DONE]\n\n")
+        request.end()
+        self.assertIsNone(client.read_answer().json()["choices"][0]["logprobs"]["content"][0]["logprob"])
+
+    def test_a_client_that_leaves_between_two_attempts_ends_them(self):
+        client, request = self.asked()
+        request.hang_up()
+        client.close()
+        self.wait_for_count("disconnects", 1)
+        self.assertEqual(self.server.player.relay.wires, {})
+
     def test_an_end_before_the_answer_is_tried_again(self):
         client, request = self.asked()
         request.hang_up()
