@@ -294,7 +294,7 @@ class Backend:
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
     relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
     admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
-    and reopen(), which may wait and return an exchange, see backends.upstream.UpstreamExchange.
+    and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
     """
 
     blocking = True

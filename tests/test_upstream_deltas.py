@@ -4,8 +4,8 @@ import unittest
 
 from backends.contract import (AnnotationDelta, Failure, Finish, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta,
                                Usage)
-from backends.upstream_deltas import (ChatChunkReader, FieldUnwrapper, TextChunkReader, TextJoiner, ThinkSplitter,
-                                      error_text, read_error, read_usage)
+from backends.upstream_deltas import ChatChunkReader, TextChunkReader, error_text, read_error, read_usage
+from backends.upstream_text import FieldUnwrapper, TextJoiner, ThinkSplitter
 
 
 def chunk(delta=None, finish=None, index=0, **more):
