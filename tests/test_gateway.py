@@ -1,6 +1,8 @@
 """The upstream backend live, in front of an upstream that the test drives byte by byte."""
+import json
 import os
 import socket
+import tempfile
 import threading
 import unittest
 
@@ -474,6 +476,19 @@ class RoutingTest(GatewayTestCase):
         client, request = self.asked("/v1/embeddings", {"model": "m", "input": 5})
         request.answer({"error": {"message": "bad input"}}, "400 Bad")
         self.assertEqual(client.read_answer().error["message"], "bad input")
+
+    def test_a_timing_trace_takes_what_is_relayed_and_forwarded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.jsonl")
+            self.start(timing_trace=path)
+            self.answered(stream=True)
+            client, request = self.asked("/v1/embeddings", {"model": "m", "input": "x"})
+            request.answer({"data": []})
+            self.assertEqual(client.read_answer().status, 200)
+            self._stop_server()
+            with open(path, encoding="utf-8") as file:
+                endpoints = [json.loads(line).get("endpoint") for line in file]
+        self.assertEqual([each for each in endpoints if each], ["responses", "forward"])
 
     def test_text_completions_are_forwarded_whole(self):
         client, request = self.asked("/v1/completions", {"model": "m", "prompt": ["a", "b"], "n": 2, "best_of": 3, "min_p": 0.1})
