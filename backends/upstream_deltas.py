@@ -315,6 +315,7 @@ class ChunkReader:
 
     def __init__(self, choices=1):
         self._wanted = choices
+        self._only = None               # of one choice, the number that the upstream gives it
         self._choices = {}
         self.usage = None
         self.failed = False
@@ -333,8 +334,9 @@ class ChunkReader:
         choices = value.get("choices")
         if choices.__class__ is list:
             for place, choice in enumerate(choices):
-                if choice.__class__ is dict and not self.failed:
-                    self._feed_choice(choice, place, out)
+                found = self._choice(choice, place) if choice.__class__ is dict and not self.failed else None
+                if found is not None:
+                    self._feed_choice(found, choice, out)
         return out
 
     def _fail(self, message, out):
@@ -351,8 +353,15 @@ class ChunkReader:
             self.usage = read_usage(usage)
 
     def _choice(self, choice, place):
+        """Whose chunk it is; None for a choice that nobody asked for."""
         index = choice.get("index")
-        index = index if index.__class__ is int and 0 <= index < self._wanted else min(place, self._wanted - 1)
+        index = index if index.__class__ is int else place
+        if self._wanted == 1:           # the first that speaks, whatever its number
+            if self._only is None:
+                self._only = index
+            index -= self._only
+        if not 0 <= index < self._wanted:
+            return None
         found = self._choices.get(index)
         if found is None:
             found = self._choices[index] = self._new_choice(index)
@@ -385,7 +394,7 @@ class ChunkReader:
     def _new_choice(self, index):
         raise NotImplementedError
 
-    def _feed_choice(self, choice, place, out):
+    def _feed_choice(self, found, choice, out):
         raise NotImplementedError
 
 
@@ -404,8 +413,7 @@ class ChatChunkReader(ChunkReader):
     def _new_choice(self, index):
         return _ChoiceReader(index, self._tools, self._reasoning_kind, self._think)
 
-    def _feed_choice(self, choice, place, out):
-        found = self._choice(choice, place)
+    def _feed_choice(self, found, choice, out):
         message = choice.get("delta")
         if message.__class__ is not dict or not message:
             message = choice.get("message")
@@ -445,8 +453,7 @@ class TextChunkReader(ChunkReader):
     def _new_choice(self, index):
         return _TextChoice(index)
 
-    def _feed_choice(self, choice, place, out):
-        found = self._choice(choice, place)
+    def _feed_choice(self, found, choice, out):
         text = choice.get("text")
         logprobs = choice.get("logprobs")
         logprobs = _logprob_entries(logprobs) if logprobs.__class__ is dict else None
