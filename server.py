@@ -400,6 +400,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
         player = self.app.player
 
         def render(status, body):
