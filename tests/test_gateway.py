@@ -122,6 +122,14 @@ class StreamTest(GatewayTestCase):
         request.answer({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
         self.assertEqual(client.read_answer().status, 200)
 
+    def test_answers_that_are_waited_for_hold_no_thread(self):
+        self.start()
+        for _ in range(20):
+            self.asked(stream=True)
+        workers = self.server.workers
+        wait_until(lambda: len(self.server.player.relay.wires) == 20, "the relay to read all")
+        wait_until(lambda: workers._blocking_idle == workers._blocking_threads, "the workers to be free")
+
     def test_an_upstream_that_cannot_stream_is_not_asked_to(self):
         self.start(upstream_no_stream=True)
         client, request = self.asked(stream=True)
