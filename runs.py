@@ -255,6 +255,7 @@ class Completion:
             return head + self._failure_frames(error, True)
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
+        self.cancel.finish()
         self.settle()
         return render(error.status, error)
 
