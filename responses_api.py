@@ -294,11 +294,14 @@ class ResponsesApiMixin(Host):
         def messages():
             found = items_to_messages(walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
-        return GenerationRequest(
+        request = GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
                                    read.after_output, items,
                                    partial(_response_prompt, turn, body, kept, breathe, may_wait)),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
+        if self.backend.relays:
+            request.authorization = self.passed_authorization()
+        return request
 
     def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens, bounded):
         """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
@@ -551,6 +554,7 @@ class ResponsesApiMixin(Host):
         kept = [item for item in iter_context(now, breathe=self.breathe)
                 if item["type"] == "message" and item["role"] == "user"]
         request.max_tokens = COMPACT_TOKENS if request.max_tokens is None else min(request.max_tokens, COMPACT_TOKENS)
+        request.endpoint = "compact"
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
 

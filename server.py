@@ -22,6 +22,7 @@ try:
     from backends.custom import load_backend
     from backends.profiles import load_profile, profile_json, profile_line, profiles_text
     from backends.simulated import SimulatedBackend
+    from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
     from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
@@ -44,6 +45,7 @@ try:
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
+    from transport.relay import Relay
     from transport.threaded import ConnectionThreads
     from transport.traced import TracedSteps
     from transport.tls import TlsConnection, make_tls_context
@@ -289,7 +291,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 
     def _check_control(self):
@@ -308,6 +310,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def log_exception(self):
         self.app.log_exception()
+
+    def passed_authorization(self):
+        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
 
     def send_text(self, body, content_type):
         self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
@@ -432,6 +437,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
         self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
@@ -549,19 +555,16 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
         self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
-                        wall=self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
+        self.backend = backend or make_backend(settings, self.tokenizer, self.log)
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
+                        wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
-        if backend is None:
-            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
-                if settings.backend == "simulated" else load_backend(settings.backend, settings)
-        self.backend = backend
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
-        self.metrics.engine = backend.engine
-        self.metrics.cache_stats, self.metrics.block_tokens = backend.cache_stats, settings.cache_block_tokens
+        self.metrics.engine = self.backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -614,8 +617,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
 
     def _make_player(self, poller, wake):
-        return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
-                      self.log_exception, wake, self.settings.send_timeout_s)
+        player = Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
+                        self.log_exception, wake, self.settings.send_timeout_s)
+        if self.backend.relays:
+            player.relay = Relay(poller, self.clock.monotonic, wake, self.workers.submit_blocking)
+        return player
 
     # ---- what the transports use --------------------------------------------------------------
 
@@ -698,7 +704,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
         if handler.generates and not whole:
             handler.completion.lose("error")   # a fault of the play's: else it is counted by now
-        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        handler.play = handler.job = handler.undo = None      # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
@@ -908,6 +914,17 @@ class MockTurtle:
         self.stop()
 
 
+def make_backend(settings, tokenizer, log):
+    """The backend that --backend names. Raises ValueError for one that cannot be made."""
+    if settings.upstream_url and settings.backend != "upstream":
+        raise ValueError("--upstream-url needs --backend upstream")
+    if settings.backend == "simulated":
+        return SimulatedBackend.from_settings(settings, tokenizer)
+    if settings.backend == "upstream":
+        return UpstreamBackend.from_settings(settings, tokenizer, log)
+    return load_backend(settings.backend, settings)
+
+
 def make_store(settings, wall, log):
     """The store that --store names. Raises ValueError for a file that cannot be one."""
     bounds = (settings.max_responses, int(settings.max_store_mb * (1 << 20)), settings.store_ttl_s, wall)
@@ -1046,9 +1063,10 @@ def main(argv=None):
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
     profile = getattr(server.backend, "profile", None)
-    server.log("notice", "simulating %s; try: curl %s/v1/models" % (
-        profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
-            settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
+    server.log("notice", "%s; try: curl %s/v1/models" % (
+        server.backend.told() or "simulating " + (
+            profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
+                settings.ttft_ms, settings.itl_ms, settings.output_tokens)), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")

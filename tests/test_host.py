@@ -124,16 +124,18 @@ ROOMS = {
     "settings": {"api_common"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
-    "chat_api": {"api_common", "api_tools", "backends", "runs", "state", "stored_chats_api"},
+    "gateway_requests": {"api_common", "backends", "runs"},
+    "chat_api": {"api_common", "api_tools", "backends", "gateway_requests", "runs", "state", "stored_chats_api"},
     "conversations_api": {"api_common", "state", "responses_items", "responses_request"},
     "stored_chats_api": {"api_common", "state"},
-    "completions_api": {"api_common", "backends", "chat_api", "runs"},
+    "completions_api": {"api_common", "backends", "chat_api", "gateway_requests", "runs"},
     "responses_api": {"api_common", "api_tools", "background", "backends", "runs", "state", "responses_assembler",
                       "responses_items", "responses_request", "responses_socket"},
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
-    "control_api": {"api_common"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common", "observe"}, "self_test": set(),
+    "control_api": {"api_common"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
+    "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
 }
 
 
