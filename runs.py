@@ -92,7 +92,7 @@ class Completion:
     on_count = None
     first_token_s = None                # monotonic time at which a stream's first token went out
     start_s = 0.0                       # monotonic time that its own counts from
-    counted_later = False               # whoever sends the answer calls count(), when it is durable
+    counted_later = False               # it takes no time, and whoever sends the answer calls count() or lose()
     _stats = None                       # where it is counted, from begin() until it is
     _play = _outcome = None
     _reason = "stop"
@@ -111,15 +111,6 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = self._closing = b""
-
-    def begin(self, start_s, play=None):
-        """It is accepted; its time counts from start_s (monotonic). play: the one that tells a stream's tokens."""
-        self.start_s = start_s
-        self._stats = self._metrics.stats_of(self.request.model)
-        if play is not None and self.request.max_tokens != 0:   # else it says the prompt again, and no tokens
-            self._play = play
-            play.count_tokens(self._stats.times)
-        self._metrics.begun()
 
     # ---- a backend that never waits -----------------------------------------------------------
 
@@ -176,15 +167,6 @@ class Completion:
         except Exception as exc:
             yield due_s, self._failure_step(self._as_error(exc))
 
-    def _says(self, delta):
-        """Whether a delta is a token, as clients take it: with something in it. Notes how the answer ends."""
-        kind = delta.__class__
-        if kind in _SAYING_TEXT:
-            return bool(delta[0])
-        if kind is Finish and not delta.choice:
-            self._reason = delta.reason
-        return kind is ToolCallDelta or kind is TextRun
-
     def _end_step(self):
         return Step(self._finish_stream, self._keep_blocking, self._unkept_stream, self.count)
 
@@ -193,31 +175,24 @@ class Completion:
         due_s = 0.0
         assembler = self.assembler
         assembler.quiet = True
-        dues, told, shared = None, 0, False
+        said = []                       # (dues, how many of them) of what has tokens
         for due, delta in deltas:
             kind = delta.__class__
             if kind is TextRun and delta.pieces:
                 assembler.absorb(delta)
                 count = len(delta.pieces)
                 due_s = delta.dues[count - 1]
-                if dues is None:
-                    dues, told, shared = delta.dues, count, True
-                    continue
-                said = delta.dues[:count]
-            else:
-                if due is not None:
-                    due_s = due
-                assembler.feed(delta)
-                if assembler.failed is not None:
-                    break
-                if kind is Usage or not self._says(delta):
-                    continue
-                said = (due_s,)
-            if shared or dues is None:
-                dues, shared = list(dues[:told]) if shared else [], False
-            dues += said
-            told += len(said)
-        self._dues, self._told = dues, told
+                said.append((delta.dues, count))
+                continue
+            if due is not None:
+                due_s = due
+            assembler.feed(delta)
+            if assembler.failed is not None:
+                break
+            if kind is not Usage and self._says(delta):
+                said.append(((due_s,), 1))
+        if said:
+            self._dues, self._told = said[0] if len(said) == 1 else _all_dues(said)
         return due_s, self._plain_step(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
@@ -313,60 +288,6 @@ class Completion:
         if settle is not None:
             settle()
 
-    def count(self):
-        """Count it, if it is complete: once, and before its last bytes go out, so that who has them finds it counted."""
-        reason, self._outcome = self._outcome, None
-        if reason is None:
-            return
-        metrics, request, start_s, stats = self._metrics, self.request, self.start_s, self._stats
-        if stats is not None:
-            metrics.ended()
-            self._stats = None
-        else:
-            stats = metrics.stats_of(request.model)     # it took no time, so nobody said that it began
-        end_s = metrics.now() - start_s
-        play, seat, queue_s, ttft_s, gaps = self._play, self.seat, 0.0, None, ()
-        if seat is not None:
-            queue_s = seat.queue_s or 0.0
-        if play is not None and play.said:
-            self.first_token_s = play.first_s
-            first_s, apart = play.first_s - start_s, play.said - play.joined
-            decode_s = max(0.0, play.sent_at * GAP_STEP_S - play.first_s)
-        elif self._told:
-            apart = self._told
-            ttft_s, decode_s, gaps = stats.planned(self._dues, apart)
-            if seat is not None or ttft_s + decode_s > end_s:
-                ttft_s, decode_s = _fitted(ttft_s, decode_s, queue_s, end_s)
-            first_s = ttft_s
-        else:
-            first_s, decode_s, apart = end_s, 0.0, 0
-        self._play = None                       # they held each other
-        ended = stats.ended
-        ended.append((self.assembler.usage or _NO_USAGE, request.n, request.max_tokens, queue_s, first_s, decode_s,
-                      end_s, reason, ttft_s, apart, gaps))
-        if len(ended) >= COUNTED_AT_ONCE:
-            metrics.work_in(stats)
-        if self.on_count is not None:
-            self._tell_counted(reason)
-
-    def lose(self, outcome):
-        """Count it, if it began, as one that will not be complete. outcome: "abort" or "error"."""
-        stats, self._stats, self._outcome = self._stats, None, None
-        if stats is None:
-            return
-        play, self._play = self._play, None
-        prompt = said = joined = 0
-        if play is not None and play.said:
-            self.first_token_s = play.first_s
-            prompt, said, joined = self.request.prompt_tokens(), play.said, play.joined
-        self._metrics.lose(stats, outcome, prompt, said, joined)
-        if self.on_count is not None:
-            self._tell_counted(outcome)
-
-    def _tell_counted(self, outcome):
-        told, self.on_count = self.on_count, None       # they held each other
-        told(outcome)
-
     def _plain_step(self, render):
         return Step(lambda: self._finish_plain(render), self._keep_blocking,
                     lambda error: self._unkept_plain(render, error), self.count)
@@ -450,11 +371,96 @@ class Completion:
         self._on_error()
         return server_error()
 
+    # ---- what is counted ----------------------------------------------------------------------
+
+    def begin(self, start_s, play=None):
+        """It is accepted; its time counts from start_s (monotonic). play: the one that tells a stream's tokens."""
+        self.start_s = start_s
+        self._stats = self._metrics.stats_of(self.request.model)
+        if play is not None and self.request.max_tokens != 0:   # else it says the prompt again, and no tokens
+            self._play = play
+            play.count_tokens(self._stats.times)
+        self._metrics.begun()
+
+    def _says(self, delta):
+        """Whether a delta is a token, as clients take it: with something in it. Notes how the answer ends."""
+        kind = delta.__class__
+        if kind in _SAYING_TEXT:
+            return bool(delta[0])
+        if kind is Finish and not delta.choice:
+            self._reason = delta.reason
+        return kind is ToolCallDelta or kind is TextRun
+
     def _complete(self):
         """The answer is made. It is counted now, unless what it stored is yet to be made durable."""
         self._outcome = self._reason
         if not (self._keep_blocking or self.counted_later):
             self.count()
+
+    def count(self):
+        """Count it, if it is complete: once, and before its last bytes go out, so that who has them finds it counted."""
+        reason, self._outcome = self._outcome, None
+        if reason is None:
+            return
+        metrics, request, start_s, stats = self._metrics, self.request, self.start_s, self._stats
+        if stats is not None:
+            metrics.ended()
+            self._stats = None
+        else:
+            stats = metrics.stats_of(request.model)     # it took no time, so nobody said that it began
+            self.counted_later = False
+        end_s = metrics.now() - start_s
+        play, seat, queue_s, ttft_s, gaps = self._play, self.seat, 0.0, None, ()
+        if seat is not None:
+            queue_s = seat.queue_s or 0.0
+        if play is not None and play.said:
+            self.first_token_s = play.first_s
+            first_s, apart = play.first_s - start_s, play.said - play.joined
+            decode_s = max(0.0, play.sent_at * GAP_STEP_S - play.first_s)
+        elif self._told:
+            apart = self._told
+            ttft_s, decode_s, gaps = stats.planned(self._dues, apart)
+            if seat is not None or ttft_s + decode_s > end_s:
+                ttft_s, decode_s = _fitted(ttft_s, decode_s, queue_s, end_s)
+            first_s = ttft_s
+        else:
+            first_s, decode_s, apart = end_s, 0.0, 0
+        self._play = None                       # they held each other
+        ended = stats.ended
+        ended.append((self.assembler.usage or _NO_USAGE, request.n, request.max_tokens, queue_s, first_s, decode_s,
+                      end_s, reason, ttft_s, apart, gaps))
+        if len(ended) >= COUNTED_AT_ONCE:
+            metrics.work_in(stats)
+        if self.on_count is not None:
+            self._tell_counted(reason)
+
+    def lose(self, outcome):
+        """Count it, if it began, as one that will not be complete. outcome: "abort" or "error"."""
+        stats, self._stats, self._outcome = self._stats, None, None
+        if stats is None:
+            if not self.counted_later:
+                return
+            self.counted_later = False
+            self._metrics.begun()
+            stats = self._metrics.stats_of(self.request.model)
+        play, self._play = self._play, None
+        prompt = said = joined = 0
+        if play is not None and play.said:
+            self.first_token_s = play.first_s
+            prompt, said, joined = self.request.prompt_tokens(), play.said, play.joined
+        self._metrics.lose(stats, outcome, prompt, said, joined)
+        if self.on_count is not None:
+            self._tell_counted(outcome)
+
+    def _tell_counted(self, outcome):
+        told, self.on_count = self.on_count, None       # they held each other
+        told(outcome)
+
+
+def _all_dues(runs):
+    """[(dues, how many of them)] as one such pair; choices may lie over each other."""
+    dues = sorted(due_s for dues, count in runs for due_s in dues[:count])
+    return dues, len(dues)
 
 
 def _fitted(first_s, decode_s, queue_s, end_s):
