@@ -509,7 +509,8 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
-        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
+            if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
         self.tokenizer = ApproxTokenizer()
         if backend is None:
@@ -622,9 +623,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
             "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
             "completion_tokens": usage and usage.completion_tokens,
-            "planned_ms": [trace_ms(due_s) for due_s in traced.due_s],
-            "sent_ms": [trace_ms(sent_s) for sent_s in traced.sent_s],
-            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"})
+            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"},
+            {"planned_ms": traced.due_s, "sent_ms": traced.sent_s})
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))

@@ -507,6 +507,10 @@ class TimingErrorTest(unittest.TestCase):
         self.assertTrue(10 <= report["recent"]["seconds"] <= 14)
 
 
+def traces(trace, limit=9):
+    return [json.loads(line.decode("ascii")) for line in trace.newest(limit)]
+
+
 class TimingTraceTest(unittest.TestCase):
 
     def test_the_last_ones_are_kept_and_all_are_written(self):
@@ -514,12 +518,22 @@ class TimingTraceTest(unittest.TestCase):
             path = os.path.join(folder, "trace.jsonl")
             trace = TimingTrace(path, self.fail, keep=3)
             for number in range(10):
-                trace.add({"n": number})
+                trace.add({"n": number}, {"sent_ms": [0.0123456, 1.0] * number})
             trace.close()
             with open(path, encoding="utf-8") as file:
-                self.assertEqual([json.loads(line)["n"] for line in file], list(range(10)))
-        self.assertEqual([each["n"] for each in trace.newest(2)], [9, 8])
-        self.assertEqual(([each["n"] for each in trace.newest(50)], trace.newest(0), trace.count), ([9, 8, 7], [], 10))
+                self.assertEqual([json.loads(line) for line in file],
+                                 [{"n": number, "sent_ms": [12.346, 1000.0] * number} for number in range(10)])
+        self.assertEqual([each["n"] for each in traces(trace, 2)], [9, 8])
+        self.assertEqual(([each["n"] for each in traces(trace, 50)], trace.newest(0), trace.count), ([9, 8, 7], [], 10))
+
+    def test_long_answers_are_kept_by_their_size_and_made_in_slices(self):
+        slices = []
+        trace = TimingTrace("memory", self.fail, lambda: slices.append(1), keep_bytes=100000)
+        for number in range(6):
+            trace.add({"n": number}, {"planned_ms": [0.0123456] * 2600, "sent_ms": []})      # 7 bytes each
+        trace.close()
+        self.assertEqual([each["n"] for each in traces(trace)], [5, 4, 3, 2, 1])
+        self.assertEqual((trace.count, len(slices), traces(trace)[0]["planned_ms"]), (6, 36, [12.346] * 2600))
 
     def test_a_file_that_cannot_be_opened_is_said_at_once(self):
         with self.assertRaisesRegex(ValueError, "--timing-trace: cannot write"):
@@ -529,14 +543,12 @@ class TimingTraceTest(unittest.TestCase):
     def test_a_disk_that_is_full_is_reported_once_and_stops_nothing(self):
         faults = []
         trace = TimingTrace("/dev/full", faults.append)
-        thread = trace._thread
         for _ in range(5):
-            trace.add({"n": "x" * 100})
+            trace.add({"n": "x" * 100}, {})
         wait_until(lambda: faults, "the fault")
-        trace.add({"n": 1})
+        trace.add({"n": 1}, {})
         trace.close()
-        thread.join(10)
-        self.assertEqual((len(faults), thread.is_alive(), len(trace.newest(10))), (1, False, 6))
+        self.assertEqual((len(faults), len(trace.newest(10))), (1, 6))
 
 
 @every_form
@@ -580,7 +592,7 @@ class LoadedServerTest(LiveServerTest):
         engine = self.server.backend.engine
         wait_until(lambda: engine.busy() == 0, "the engine to be empty")
         wait_until(lambda: self.server.timing_trace.count == 4, "four traces")
-        self.assertEqual({each["endpoint"] for each in self.server.timing_trace.newest(9)},
+        self.assertEqual({each["endpoint"] for each in traces(self.server.timing_trace)},
                          {"chat", "completions", "responses"})
 
     def test_a_trace_repeats_with_the_seed_whatever_else_runs(self):
@@ -591,7 +603,7 @@ class LoadedServerTest(LiveServerTest):
             for number in range(4):
                 self.stream("/v1/chat/completions", self.chat(messages=[{"role": "user", "content": str(number)}]))
             wait_until(lambda: self.server.timing_trace.count == 4, "the traces")
-            found.append({each["draw"]: each["planned_ms"] for each in self.server.timing_trace.newest(4)})
+            found.append({each["draw"]: each["planned_ms"] for each in traces(self.server.timing_trace)})
             self._stop_server()
         self.assertEqual(found[0], found[1])
         self.assertEqual(len(set(map(tuple, found[0].values()))), 4)
