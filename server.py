@@ -509,14 +509,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
-        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
-            if settings.timing_trace else None
-        self.store = store or make_store(settings, self.clock.time, self.log)
         self.tokenizer = ApproxTokenizer()
         if backend is None:
             backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
         self.backend = backend
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
+            if settings.timing_trace else None
+        try:
+            self.store = store or make_store(settings, self.clock.time, self.log)
+        except BaseException:
+            if self.timing_trace is not None:
+                self.timing_trace.close()
+            raise
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
@@ -534,6 +539,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.listeners = bind_listeners(settings, self.request_queue_size)
         except BaseException:
             self.store.close()
+            if self.timing_trace is not None:
+                self.timing_trace.close()
             raise
         self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.

@@ -16,6 +16,7 @@ from backends.latency import ClockModel, Distribution, flag_distribution, read_d
 from observe.metrics import Lateness, Metrics
 from observe.trace import TimingError, TimingTrace, lateness_summary
 from runs import Completion
+from server import MockTurtleServer
 from settings import Settings
 from tests.support import FakeClock, LiveServerTest, QuietTestCase, every_form, wait_until
 from tests.test_player import FakePoller, FakeWire
@@ -549,6 +550,16 @@ class TimingTraceTest(unittest.TestCase):
         trace.add({"n": 1}, {})
         trace.close()
         self.assertEqual((len(faults), len(trace.newest(10))), (1, 6))
+
+
+class UnstartedTest(QuietTestCase):
+
+    def test_a_server_that_cannot_start_leaves_no_threads_behind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for values in ({"profile": "nobodys"}, {"store": "sqlite:" + folder}, {"host": ("203.0.113.1",)}):
+                with self.assertRaises((ValueError, OSError)):
+                    MockTurtleServer(Settings(port=0, timing_trace="memory", **values))
+        self.assert_threads_end()
 
 
 @every_form
