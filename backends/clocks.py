@@ -34,18 +34,30 @@ class Simulation:
         return value if self._given(name) else self._profile.get(name, value)
 
     def _ttft(self, has_prefill):
-        """TTFT's own draw: nothing, where it is made of the prefill and nobody said more."""
-        if has_prefill and not self._given("ttft_ms", "ttft_std_ms", "ttft_dist") and "ttft_ms" not in self._profile:
-            return Distribution("constant", 0.0)
-        return self._distribution("ttft", "ttft_ms", self._settings.ttft_dist, self._unit)
+        """TTFT's own draw: around nothing, where it is made of the prefill and nobody said more."""
+        mean = 0.0 if has_prefill and not self._given("ttft_ms") else self._settings.ttft_ms
+        return self._distribution("ttft", "ttft_ms", self._settings.ttft_dist, self._unit, mean)
 
-    def _distribution(self, flag, mean, text, unit):
-        """The Distribution that the flags --FLAG-ms, --FLAG-std-ms and --FLAG-dist describe, or the profile."""
-        std = mean.replace("_ms", "") + ("_std_ms" if mean.endswith("_ms") else "_std")
-        if mean in self._profile and not self._given(mean, std, flag.replace("-", "_") + "_dist"):
-            return read_distribution(self._profile[mean], mean, unit)
-        return flag_distribution(flag + "-dist", text, getattr(self._settings, mean), getattr(self._settings, std),
-                                 unit)
+    def _distribution(self, flag, name, text, unit, mean=None):
+        """The Distribution that the flags --FLAG-ms, --FLAG-std-ms and --FLAG-dist describe, or the profile; of the
+        profile remains what no flag says. mean: in place of the setting's."""
+        settings = self._settings
+        std_name = name.replace("_ms", "") + ("_std_ms" if name.endswith("_ms") else "_std")
+        dist_name = flag.replace("-", "_") + "_dist"
+        mean, std, per_request = getattr(settings, name) if mean is None else mean, getattr(settings, std_name), False
+        if name in self._profile:
+            found = read_distribution(self._profile[name], name)
+            if not self._given(name, std_name, dist_name):
+                return found.scaled(unit)
+            if not self._given(name):
+                mean, per_request = found.mean, found.per_request
+                if not self._given(std_name):
+                    std = found.std
+                elif not self._given(dist_name) and found.kind in ("lognormal", "gamma"):
+                    text = found.kind
+        dist = flag_distribution(flag + "-dist", text, mean, std, unit)
+        dist.per_request = per_request
+        return dist
 
     def _make_engine(self):
         settings, profile = self._settings, self._profile
@@ -69,9 +81,10 @@ class Simulation:
         return Engine(most, settings.max_waiting if settings.max_waiting >= 0 else None, prefill, decode)
 
     def _levels(self):
-        """The profile's levels on an idle engine's scale, unless flags say the times."""
+        """The profile's levels on an idle engine's scale, unless flags say the times or what load makes of them."""
         levels = self._profile.get("levels")
-        if not levels or self._given("ttft_ms", "ttft_std_ms", "ttft_dist", "itl_ms", "itl_std_ms", "itl_dist"):
+        if not levels or self._given("ttft_ms", "ttft_std_ms", "ttft_dist", "itl_ms", "itl_std_ms", "itl_dist",
+                                         "load_factor"):
             return None
         prefill, decode = self._curves
         found = []

@@ -140,7 +140,33 @@ class SimulationTest(unittest.TestCase):
         self.assertIsNone(Simulation(Settings()).engine)
         self.assertEqual(Simulation(Settings()).clock.ttft.mean, 0.15)
 
+    def test_a_flag_changes_what_it_names_and_leaves_the_rest_of_the_profile(self):
+        profile = {"ttft_ms": {"kind": "lognormal", "mean": 40, "std": 4},
+                   "itl_ms": {"kind": "gamma", "mean": 9, "std": 3, "per": "request"}, "output_tokens": 64}
+
+        def found(**values):
+            made = Simulation(Settings(**values), profile)
+            return [(dist.kind, round(dist.mean, 6), round(dist.std, 6), dist.per_request)
+                    for dist in (made.clock.ttft, made.clock.itl, made.lengths)]
+        ttft, itl, lengths = ("lognormal", 0.04, 0.004, False), ("gamma", 0.009, 0.003, True), ("constant", 64, 0, False)
+        self.assertEqual(found(itl_std_ms=1.0), [ttft, ("gamma", 0.009, 0.001, True), lengths])
+        self.assertEqual(found(ttft_dist="gamma"), [("gamma", 0.04, 0.004, False), itl, lengths])
+        self.assertEqual(found(itl_dist="constant"), [ttft, ("constant", 0.009, 0, True), lengths])
+        self.assertEqual(found(output_tokens_std=8.0), [ttft, itl, ("normal", 64, 8, False)])
+
+    def test_a_load_factor_weighs_more_than_measured_levels(self):
+        profile = {"ttft_ms": 100, "itl_ms": 10, "load": {"itl": [[1, 1], [9, 2]]},
+                   "levels": [{"running": 1, "ttft_ms": 100, "itl_ms": 10}, {"running": 9, "ttft_ms": 500, "itl_ms": 20}]}
+        made = Simulation(Settings(load_factor=10.0, max_num_seqs=9), profile)
+        for _ in range(8):
+            made.engine.enter(Seat(made.engine, START_S, 0.1, 1))
+        dues = made.clock.dues(2, b"x")
+        made.engine.enter(Seat(made.engine, START_S, 0.1, 1))
+        self.assertAlmostEqual((dues[1] - dues[0]) * made.engine.decode.factor, 0.1)
+
     def test_ttft_is_the_prefill_alone_unless_it_was_given(self):
+        found = Simulation(Settings(prefill_overhead_ms=20.0, ttft_std_ms=5.0)).clock.ttft
+        self.assertEqual((found.kind, found.mean, found.std), ("normal", 0.0, 0.005))
         self.assertEqual(Simulation(Settings(prefill_ms_per_token=1.0)).clock.ttft.mean, 0.0)
         self.assertEqual(Simulation(Settings(prefill_ms_per_token=1.0, ttft_ms=150.0)).clock.ttft.mean, 0.15)
 
