@@ -973,8 +973,8 @@ def main(argv=None):
                                    " (open files: %d)" % files))
     profile = getattr(server.backend, "profile", None)
     server.log("notice", "simulating %s; try: curl %s/v1/models" % (
-        profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
-            settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
+        profile_line(profile) if profile else getattr(server.backend, "speed", "") or "with " + settings.backend,
+        server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1001,7 +1001,10 @@ def _print_profile(settings):
     except ValueError as exc:
         sys.stderr.write("mockturtle: error: %s\n" % exc)
         return 2
-    print(profiles_text() if profile is None else profile_json(profile))
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # as in `--profile list | head`: enough was read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -26,6 +26,14 @@ class Simulation:
             self._ttft(any(prefill)), self._distribution("itl", "itl_ms", settings.itl_dist, self._unit),
             *prefill, levels=self._levels(), busy=self.engine.busy if self.engine is not None else None)
 
+    def words(self):
+        """What an idle engine takes, as it is: for the log."""
+        clock = self.clock
+        return "TTFT %s, ITL %g ms, %g output tokens" % (
+            " + ".join(["%g ms%s" % (1000 * seconds, each) for seconds, each in (
+                (clock.ttft.mean + clock.prefill_s(0), ""), (clock.prefill_s(1) - clock.prefill_s(0), " a prompt token"))
+                if seconds or not each]), 1000 * clock.itl.mean, self.lengths.mean)
+
     def _given(self, *names):
         return any(name in vars(self._settings) for name in names)
 

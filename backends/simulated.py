@@ -96,6 +96,7 @@ class SimulatedBackend(Backend):
 
     blocking = False
     profile = None                  # the latency profile's dict that it was made from
+    speed = ""                      # how fast it is, in a few words
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None):
@@ -119,7 +120,7 @@ class SimulatedBackend(Backend):
             if settings.cache_blocks else None
         backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
                       settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
-        backend.profile = profile
+        backend.profile, backend.speed = profile, simulation.words()
         return backend
 
     def included(self, item, includes):

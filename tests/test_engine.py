@@ -177,6 +177,12 @@ class SimulationTest(unittest.TestCase):
         self.assertAlmostEqual(clock.dues(3, b"x", clock.prefill_s(10))[2], 0.0015 + 0.0011 + 2 * 0.0001)
         self.assertEqual((settings.heartbeat_s, settings.commit_grace_s), (0.01, 0.1))
 
+    def test_its_words_say_what_is_simulated(self):
+        for values, words in (({}, "TTFT 150 ms, ITL 10 ms, 128 output tokens"),
+                              ({"prefill_ms_per_token": 0.5}, "TTFT 0 ms + 0.5 ms a prompt token, ITL 10 ms, 128 output tokens"),
+                              ({"prefill_overhead_ms": 20.0, "time_scale": 0.1}, "TTFT 2 ms, ITL 1 ms, 128 output tokens")):
+            self.assertEqual(Simulation(Settings(**values)).words(), words)
+
     def test_levels_are_brought_to_an_idle_engines_scale(self):
         found = Simulation(Settings(), {
             "ttft_ms": 100, "itl_ms": 10, "load": {"ttft": [[1, 1], [9, 5]], "itl": [[1, 1], [9, 2]]},
