@@ -151,7 +151,11 @@ class SimulatedBackend(Backend):
         if self._clock.has_prefill:
             request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
-            run, reason = self._text_run(request, digest, 0)
+            try:
+                run, reason = self._text_run(request, digest, 0)
+            except TakesLong:
+                self._draws.undo(request)
+                raise
             count = len(run.pieces)
             end = run.dues[count - 1]
             request.ttft_s = run.dues[0]
@@ -359,10 +363,12 @@ class SimulatedBackend(Backend):
         count = self._output_tokens
         if not self._lengths.constant:
             count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
-        count = max(1, count, request.min_tokens)
+        count, reason = max(1, count, request.min_tokens), "stop"
         if limit is not None and count > limit:
-            return limit, "length"
-        return count, "stop"
+            count, reason = limit, "length"
+        if count > LONG_PLAN_TOKENS and request.breathe is None:
+            raise TakesLong()           # a draw far from the mean
+        return count, reason
 
 
 def cut_at_stop(pieces, stops):
