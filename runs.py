@@ -264,6 +264,7 @@ class Completion:
             return head + self._failure_frames(error, True)
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
+        self.fault = error.message
         self.settle()
         return render(error.status, error)
 
@@ -289,8 +290,10 @@ class Completion:
             settle()
 
     def _plain_step(self, render):
-        return Step(lambda: self._finish_plain(render), self._keep_blocking,
-                    lambda error: render(error.status, error))
+        def unkept(error):
+            self.fault = error.message
+            return render(error.status, error)
+        return Step(lambda: self._finish_plain(render), self._keep_blocking, unkept)
 
     def _unkept_stream(self, error):
         """The stream's end when what keep() stored could not be made durable."""
@@ -328,6 +331,7 @@ class Completion:
         except Exception as exc:
             error = self._as_error(exc)
             self._metrics.add("failures")
+            self.fault = error.message
             self.settle()
             return render(error.status, error)
         self.settle()

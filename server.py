@@ -630,7 +630,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
             "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
             "completion_tokens": usage and usage.completion_tokens,
-            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"},
+            "end": completion.fault or "completed" if not completion.cancel.is_set() else
+                   "client left" if completion.record is None else "cancelled"},
             {"planned_ms": traced.due_s, "sent_ms": traced.sent_s})
 
     def _trace_failed(self, exc):
