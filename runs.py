@@ -315,6 +315,7 @@ class Completion:
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
         self.cancel.finish()
+        self.fault = error.message
         self.settle()
         answer = render(error.status, error)
         self.lose("error")
@@ -424,6 +425,7 @@ class Completion:
                     lambda error: self._unkept_plain(render, error), self.count)
 
     def _unkept_plain(self, render, error):
+        self.fault = error.message
         answer = render(error.status, error)
         self.lose("error")
         return answer
@@ -465,6 +467,7 @@ class Completion:
         except Exception as exc:
             error = self.as_error(exc)
             self._metrics.add("failures")
+            self.fault = error.message
             self.settle()
             answer = render(error.status, error)
             self.lose("error")

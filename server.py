@@ -560,8 +560,14 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.backend = backend or make_backend(settings, self.tokenizer, self.log)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
-        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
-        self.store = store or make_store(settings, self.clock.time, self.log)
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
+            if settings.timing_trace else None
+        try:
+            self.store = store or make_store(settings, self.clock.time, self.log)
+        except BaseException:
+            if self.timing_trace is not None:
+                self.timing_trace.close()
+            raise
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.metrics.engine = self.backend.engine
         self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
@@ -581,6 +587,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.listeners = bind_listeners(settings, self.request_queue_size)
         except BaseException:
             self.store.close()
+            if self.timing_trace is not None:
+                self.timing_trace.close()
             raise
         self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
@@ -673,9 +681,9 @@ class MockTurtleServer(ThreadingHTTPServer):
             "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
             "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
             "completion_tokens": usage and usage.completion_tokens,
-            "planned_ms": [trace_ms(due_s) for due_s in traced.due_s],
-            "sent_ms": [trace_ms(sent_s) for sent_s in traced.sent_s],
-            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"})
+            "end": completion.fault or "completed" if not completion.cancel.is_set() else
+                   "client left" if completion.record is None else "cancelled"},
+            {"planned_ms": traced.due_s, "sent_ms": traced.sent_s})
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
@@ -1064,9 +1072,8 @@ def main(argv=None):
                                    " (open files: %d)" % files))
     profile = getattr(server.backend, "profile", None)
     server.log("notice", "%s; try: curl %s/v1/models" % (
-        server.backend.told() or "simulating " + (
-            profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
-                settings.ttft_ms, settings.itl_ms, settings.output_tokens)), server.urls()[0]))
+        server.backend.told() or "simulating " + (profile_line(profile) if profile else getattr(
+            server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1095,7 +1102,7 @@ def _print_profile(settings):
         return 2
     try:
         print(profiles_text() if profile is None else profile_json(profile), flush=True)
-    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+    except BrokenPipeError:             # as in `--profile list | head`: enough was read
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -136,6 +136,8 @@ class Settings:
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
+        if 0 < self.heartbeat_s < 0.001:
+            raise ValueError("--heartbeat-s must be 0, or 0.001 or more")
         if not 0 < self.load_knee < 1:
             raise ValueError("--load-knee must be between 0 and 1")
         if not -1 <= self.max_waiting < float("inf"):

@@ -96,6 +96,7 @@ class SimulatedBackend(Backend):
 
     blocking = False
     profile = None                  # the latency profile's dict that it was made from
+    speed = ""                      # how fast it is, in a few words
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None):
@@ -119,7 +120,7 @@ class SimulatedBackend(Backend):
             if settings.cache_blocks else None
         backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
                       settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
-        backend.profile = profile
+        backend.profile, backend.speed = profile, simulation.words()
         return backend
 
     def included(self, item, includes):
@@ -150,7 +151,11 @@ class SimulatedBackend(Backend):
         if self._clock.has_prefill:
             request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
-            run, reason = self._text_run(request, digest, 0)
+            try:
+                run, reason = self._text_run(request, digest, 0)
+            except TakesLong:
+                self._draws.undo(request)
+                raise
             count = len(run.pieces)
             end = run.dues[count - 1]
             request.ttft_s = run.dues[0]
@@ -368,10 +373,12 @@ class SimulatedBackend(Backend):
         count = self._output_tokens
         if not self._lengths.constant:
             count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
-        count = max(1, count, request.min_tokens)
+        count, reason = max(1, count, request.min_tokens), "stop"
         if limit is not None and count > limit:
-            return limit, "length"
-        return count, "stop"
+            count, reason = limit, "length"
+        if count > LONG_PLAN_TOKENS and request.breathe is None:
+            raise TakesLong()           # a draw far from the mean
+        return count, reason
 
 
 def cut_at_stop(pieces, stops):
