@@ -4,7 +4,7 @@ They are answered on a loopback bind, or with an API key; and never to a page in
 """
 from api_common import ApiError, Host, parse_query_integer
 
-CONTROL_PREFIX = "/_mockturtle/"
+CONTROL_PREFIXES = ("/_mockturtle/", "/v1/_mockturtle/")     # every path is answered under /v1 as well
 
 
 class ControlApiMixin(Host):

@@ -1,6 +1,7 @@
-"""Small calls beside the generating ones: models and health."""
+"""Small calls beside the generating ones: models, health and metrics."""
 from api_common import ApiError, Host, dump_json, shown
 from gateway_requests import AskingBackend, ForwardAssembler, ForwardedRequest
+from observe.prometheus import OPENMETRICS_TYPE, PROMETHEUS_TYPE, render_metrics, wants_openmetrics
 from runs import Completion
 
 
@@ -15,7 +16,7 @@ def build_models_list(settings):
 
 
 class ExtrasApiMixin(Host):
-    """GET /v1/models, /v1/models/{id} and /health."""
+    """GET /v1/models, /v1/models/{id}, /health and /metrics."""
 
     def models_list(self):
         if self.backend.relays:
@@ -43,6 +44,9 @@ class ExtrasApiMixin(Host):
             return
         self.send_json(200, {"status": "ok"})
 
+    def metrics_read(self):
+        openmetrics = wants_openmetrics(self.headers.get("accept", ""))
+        self.send_text(render_metrics(self.metrics, openmetrics), OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)
 
 def _no_such_model(name):
     return ApiError(404, "The model '%s' does not exist." % shown(name), code="model_not_found")

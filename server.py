@@ -25,7 +25,7 @@ try:
     from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
-    from control_api import CONTROL_PREFIX, ControlApiMixin, check_control
+    from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
@@ -40,8 +40,8 @@ try:
     from state.memory import MemoryStore
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
-    from tokenizer import ApproxTokenizer
-    from transport.http1 import HeadWriter, RequestParser, header_bytes
+    from tokens.load import load_tokenizer
+    from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
@@ -81,8 +81,17 @@ ROUTES = (
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
     ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/metrics", {"GET": "metrics_read"}),
 )
-OPEN_PATHS = frozenset(("/health",))        # answered without a key
+OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
+
+
+class _RouteMethods(dict):
+    """{method: name} of a path, which it knows."""
+
+    def __init__(self, path, methods):
+        dict.__init__(self, methods)
+        self.path = path
 
 
 class RouteTable:
@@ -90,9 +99,12 @@ class RouteTable:
 
     def __init__(self, routes):
         self._exact = {}
-        self._patterns = [(path.strip("/").split("/"), methods) for path, methods in routes if "{" in path]
+        self._patterns = []
         for path, methods in routes:
-            if "{" not in path:
+            methods = _RouteMethods(path, methods)
+            if "{" in path:
+                self._patterns.append((path.strip("/").split("/"), methods))
+            else:
                 self._exact[path] = methods
 
     def find_id(self, path, method):
@@ -103,7 +115,7 @@ class RouteTable:
         return methods, words
 
     def find(self, path):
-        """({method: name}, [parameters]), or (None, ()) for an unknown path."""
+        """(_RouteMethods, [parameters]), or (None, ()) for an unknown path."""
         if path.startswith("/v1/"):
             path = path[3:]
         methods = self._exact.get(path)
@@ -137,6 +149,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     routes = heads = app = None
     protocol_version = "HTTP/1.1"
+    route = None                    # the path's template
+    generates = streamed = False    # whether `completion` is its own, and not only watched
 
     def __init__(self, conn, request):
         # Not calling the base: its constructor would read a request from the socket and answer it.
@@ -194,6 +208,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def _answer_route(self):
         methods, words = self.routes.find(self.path)
         method = self.command
+        if methods is not None:
+            self.route = methods.path
         if method == "OPTIONS" and (methods is not None or self.path == "*"):
             self._answer_options(methods or {})
             return
@@ -202,14 +218,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             self._check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if name is None:
             others, words = self.routes.find_id(self.path, method)
-            name = others["GET" if method == "HEAD" else method] if others is not None else None
+            if others is not None:
+                name, self.route = others["GET" if method == "HEAD" else method], others.path
         if name is None:
             raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
                            headers=[("allow", ", ".join(sorted(methods)))])
@@ -240,6 +257,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             asked = self.headers.get("access-control-request-headers")
             if asked:
                 headers.append(("access-control-allow-headers", asked))
+        self.status = 204
         self.answer = self.heads.empty_head(204, self.ids.tail(), self._extra_headers(headers))
 
     def _extra_headers(self, headers=()):
@@ -260,7 +278,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             return False
         if not allowed:
             return not self.settings.guarded()
@@ -293,13 +311,16 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def log_exception(self):
         self.app.log_exception()
 
+    def send_text(self, body, content_type):
+        self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
+
     def passed_authorization(self):
         return self.headers.get("authorization") if self.settings.upstream_forward_key else None
 
-    def send_json(self, status, value, headers=()):
+    def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)
-        head = self.heads.json_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
-                                    self._extra_headers(headers))
+        head = self.heads.body_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
+                                    self._extra_headers(headers), type_line)
         self.status = status
         self.answer = head if self.command == "HEAD" else head + body
 
@@ -313,6 +334,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
+        if self.generates:
+            self.completion.on_count = None     # the error's answer is counted instead
+            self.completion.lose("error")
         if self.play is not None and self.play.on_gone is not None:
             self.play.on_gone()
         if self.undo is not None:
@@ -322,6 +346,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
+        self.generates, self.streamed = True, streamed
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -333,14 +358,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            completion.begin(self.received_s, self.play)
             self.app.stage(self.play, completion, True)
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
         if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
+            completion.start_s, completion.counted_later = self.received_s, True
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
+            self._begin_late(completion)
             self.app.stage(self.play, completion, False)
 
     def send_events(self, log, at, completion=None, headers=()):
@@ -391,6 +419,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                          heartbeat=heartbeat)
         self.play.owner = self
 
+    def _begin_late(self, completion, play=None):
+        """Begin a generation whose end decides over the answer's status."""
+        completion.on_count = self._count_late
+        completion.begin(self.received_s, play)
+
+    def _count_late(self, outcome):
+        left = outcome == "abort" and not (self.streamed and self.play.push.head is None)   # no head is out
+        self.app.count_answer(self, 499 if left else self.status)
+
     def _send_pushed(self, completion, streamed, headers):
         settings = self.settings
         steps = completion.pushed_steps(
@@ -401,6 +438,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         play = self.play
         play.push = steps
         play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
+        self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
         def render(status, body):
@@ -447,6 +485,7 @@ class SocketTurn(Handler):
         self.previous_id = id if id.__class__ is str else None
 
     def _answer_route(self):
+        self.route = "/responses"
         if self.message.error is not None:
             raise self.message.error
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
@@ -461,6 +500,7 @@ class SocketTurn(Handler):
     def send_completion(self, completion, streamed, headers=()):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
+        self.generates = True
         player, app = self.app.player, self.app
 
         def gone():
@@ -479,6 +519,7 @@ class SocketTurn(Handler):
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
+        completion.begin(self.received_s, play)
         app.stage(play, completion, True)
         self.play = play
 
@@ -511,15 +552,19 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self.tokenizer = ApproxTokenizer()
-        self.backend = backend or make_backend(settings, self.tokenizer, self.log)
+        self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
+        settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
+        self.backend = backend = backend or make_backend(settings, self.tokenizer, self.log)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
+        self.metrics.engine = backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -634,10 +679,32 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
+    def request_answered(self, handler):
+        """An answer is made and durable, and about to be sent: it is counted. Of one that is played only the
+        head is known."""
+        if handler.play is None:
+            if handler.generates:
+                handler.completion.count()
+        elif handler.generates and handler.completion.on_count is not None:
+            return                          # counted with its end
+        self.count_answer(handler, handler.status)
+
+    def count_answer(self, handler, status):
+        self.metrics.count_answer(handler.route, handler.command, status)
+
+    def request_dropped(self, handler):
+        """Its client left while a worker had it."""
+        late = handler.generates and handler.completion.on_count is not None
+        if handler.generates:
+            handler.completion.lose("abort")
+        if not late:
+            self.count_answer(handler, 499)
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
-        handler.play = handler.job = handler.undo = None    # they hold each other: a cycle would wait for the collector
+        if handler.generates and not whole:
+            handler.completion.lose("error")   # a fault of the play's: else it is counted by now
+        handler.play = handler.job = handler.undo = None      # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
@@ -654,6 +721,7 @@ class MockTurtleServer(ThreadingHTTPServer):
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
+        completion.lose("error")           # a fault of the play's: else it is counted by now
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
             run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
@@ -775,6 +843,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         """The base URLs that clients can use, without /v1."""
         return ["%s://%s:%d" % ("http" if self._tls is None else "https", "[%s]" % name[0] if ":" in name[0] else name[0], name[1])
                 for name in (sock.getsockname() for sock in self.listeners)]
+
+    def gauges(self):
+        """What the metrics page asks at each scrape: {name in observe/prometheus.py: number}."""
+        player = self.player
+        holder = self._loop or self._connection_threads
+        found = {"connections_open": len(holder.connections), "websockets_open": len(player.readers),
+                 "plays": len(player.plays), "heartbeats": player.heartbeats, "background": len(self.runs),
+                 "worker_jobs": self.workers.waiting()}
+        try:
+            found.update(self.store.stats())
+        except ApiError:
+            return found                    # the store is broken and has said so: the page goes without it
+        return found
 
     def summary(self):
         """One line about what was served and how punctually."""

@@ -56,6 +56,8 @@ class Settings:
     itl_dist = "normal"
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    tokenizer = "approx"            # or tiktoken:NAME, or FILE: a rank file or a tokenizer.json
+    tokenizer_fetch_s = 0.0         # time for tiktoken to fetch a file that is not cached; 0 forbids it
     output_tokens_dist = "normal"
     prefill_overhead_ms = 0.0       # on top of TTFT
     prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
@@ -122,7 +124,7 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "cache_blocks", "upstream_retries"):
+                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
@@ -152,6 +154,8 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        if not self.tokenizer:
+            raise ValueError("--tokenizer must be approx, tiktoken:NAME or a file")
         if self.profile and self.calibrate:
             raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
@@ -273,6 +277,9 @@ _SETTINGS_FLAGS = (
     ("what is simulated", (
         ("backend", "NAME", "simulated, upstream, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("tokenizer", "NAME", "what counts tokens: approx; FILE, a .tiktoken rank file or a tokenizer.json (byte-level "
+                              "BPE); tiktoken:NAME, an encoding of that library"),
+        ("tokenizer-fetch-s", "S", "time for tiktoken to fetch a file that is not in its cache; 0 forbids it"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
         ("profile", "NAME", "latency profile: a built-in one, or FILE.json; 'list' shows the built-in ones. Flags "
