@@ -297,7 +297,7 @@ class Completion:
                     raise assembler.failed
             if cancel.is_set():
                 return
-            self.told(said)
+            self.note_plain(said)
             if streamed:
                 player.push(play, due_s, self.finish_step())
             else:
@@ -352,7 +352,8 @@ class Completion:
         if reason is None:
             return
         if not self.assembler.counts:
-            self._tell_counted(reason)
+            if self.on_count is not None:
+                self._tell_counted(reason)
             return
         metrics, request, start_s, stats = self._metrics, self.request, self.start_s, self._stats
         if stats is not None:
@@ -405,11 +406,12 @@ class Completion:
             told(outcome)
 
     def elapsed_s(self):
+        """Seconds since it was accepted."""
         return self._metrics.now() - self.start_s
 
-    def told(self, dues):
-        """Of a plain answer that was waited for: when its tokens came, seconds."""
-        self._dues, self._told = dues, len(dues)
+    def note_plain(self, said):
+        """When the tokens of a plain answer came, seconds."""
+        self._dues, self._told = said, len(said)
 
     def finish_step(self):
         """The Step that ends a stream."""
@@ -577,29 +579,28 @@ class _RelayedRun:
     def take(self, deltas):
         completion = self._completion
         assembler, record = completion.assembler, completion.record
-        frames, says = [], 0
+        pushed = False
         for delta in deltas:
             if record is not None:
                 record.append((None, delta))
             frame = assembler.feed(delta)
             if assembler.failed is not None:
                 break
-            says += completion.says(delta)
-            if frame:
-                frames.append(frame)
-        if frames and self._streamed:
-            frames = b"".join(frames)
-            self._push(frames if says else Aside(frames))
-        elif says:
-            self._said += [completion.elapsed_s()] * says
+            says = completion.says(delta)
+            if not self._streamed:
+                if says:
+                    self._said.append(completion.elapsed_s())
+            elif frame:
+                self._steps.add(None, frame if says else Aside(frame))
+                self._ahead += len(frame)
+                pushed = True
+        if pushed:
+            self._follow()
         if assembler.failed is not None:
             self.fail(assembler.failed)
 
-    def _push(self, frames):
-        play = self._play
-        self._steps.add(None, frames)
-        self._ahead += len(frames)
-        self._player.follow(play)
+    def _follow(self):
+        self._player.follow(self._play)
         if self._ahead > RELAY_AHEAD_BYTES and self._wire is not None:
             self._player.relay.pause(self._wire)
 
@@ -616,7 +617,8 @@ class _RelayedRun:
         if completion.cancel.is_set():
             self._close()
             return
-        completion.told(self._said)
+        if not self._streamed:
+            completion.note_plain(self._said)
         step = completion.finish_step() if self._streamed else completion.plain_end(self._render)
         self._steps.add(None, step)
         self._close()

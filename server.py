@@ -311,11 +311,11 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def log_exception(self):
         self.app.log_exception()
 
-    def passed_authorization(self):
-        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
-
     def send_text(self, body, content_type):
         self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
+
+    def passed_authorization(self):
+        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
 
     def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)

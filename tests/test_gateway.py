@@ -225,23 +225,6 @@ class LeavingTest(GatewayTestCase):
         self.assertTrue(request.closed.wait(5))
         wait_until(lambda: not self.server.player.relay.wires, "the relay to let go")
 
-    def test_a_client_that_leaves_while_its_request_is_being_sent_is_heard(self):
-        deaf = socket.create_server(("127.0.0.1", 0))       # it accepts and never reads
-        self.addCleanup(deaf.close)
-        self.start(upstream_url=("http://127.0.0.1:%d" % deaf.getsockname()[1],))
-        client = self.connect()
-        client.send_request("POST", "/v1/chat/completions",
-                            json={"model": "m", "messages": [{"role": "user", "content": "x" * (16 << 20)}]})
-        deaf.settimeout(10)
-        near, _ = deaf.accept()
-        with near:
-            near.settimeout(10)
-            self.assertTrue(near.recv(16, socket.MSG_PEEK))
-            client.close()
-            self.wait_for_count("disconnects", 1)
-            while near.recv(1 << 20):
-                self.assertTrue(self.server)
-
     def test_a_stopping_server_hangs_up(self):
         self.start(drain_s=0)
         _, request = self.asked(stream=True)
@@ -401,6 +384,26 @@ class FailureTest(GatewayTestCase):
         self.assertIn("ZeroDivisionError", "".join(self.take_errors()))
         server.backend.observer = None
         self.assertEqual(self.answered().status, 200)
+
+
+class SendingTest(GatewayTestCase):
+
+    def test_a_client_that_leaves_while_its_request_is_being_sent_is_heard(self):
+        deaf = socket.create_server(("127.0.0.1", 0))       # it accepts and never reads
+        self.addCleanup(deaf.close)
+        self.start(upstream_url=("http://127.0.0.1:%d" % deaf.getsockname()[1],))
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions",
+                            json={"model": "m", "messages": [{"role": "user", "content": "x" * (16 << 20)}]})
+        deaf.settimeout(10)
+        near, _ = deaf.accept()
+        with near:
+            near.settimeout(10)
+            self.assertTrue(near.recv(16, socket.MSG_PEEK))
+            client.close()
+            self.wait_for_count("disconnects", 1)
+            while near.recv(1 << 20):
+                self.assertTrue(self.server)
 
 
 class SecretsTest(GatewayTestCase):
