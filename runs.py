@@ -26,10 +26,12 @@ class Assembler:
     made, and are empty.
     usage: the Usage that was fed, or None.
     keeps_failures: whether an answer that failed has an object that can be stored.
+    keeps_id: its id is already known elsewhere, and is not to be changed.
     """
 
     failed = None
     keeps_failures = False
+    keeps_id = False
     quiet = False
     usage = None
 
@@ -73,6 +75,9 @@ class Assembler:
         """The complete object as JSON bytes."""
         raise NotImplementedError
 
+    def rename(self, id=None, message_id=None, created=None):
+        """Before anything is made of it: other ids or another time than it was given, as far as there are such."""
+
 
 class Completion:
     """One generation, and the steps that a player plays of it.
@@ -112,6 +117,8 @@ class Completion:
         Raises ApiError for a request that the backend refuses.
         """
         deltas = self.backend.generate(self.request, self.cancel)
+        if self.request.overrides is not None:
+            self.assembler.rename(**self.request.overrides)
         if self.record is None:
             return deltas
         if deltas.__class__ is list:

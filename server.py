@@ -20,6 +20,8 @@ try:
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.script_book import RuleBook, check_scripts
+    from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
@@ -32,6 +34,7 @@ try:
     from observe.trace import TimingError, TimingTrace, trace_ms
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
+    from rules_api import RulesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.carry import store_command
@@ -78,6 +81,8 @@ ROUTES = (
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
     ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
+    ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
 )
 OPEN_PATHS = frozenset(("/health",))        # answered without a key
 
@@ -124,7 +129,7 @@ class RouteTable:
 
 
 class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
-              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, BaseHTTPRequestHandler):
+              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, RulesApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -509,12 +514,9 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
-        self.store = store or make_store(settings, self.clock.time, self.log)
         self.tokenizer = ApproxTokenizer()
-        if backend is None:
-            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
-                if settings.backend == "simulated" else load_backend(settings.backend, settings)
-        self.backend = backend
+        self.backend = self._make_backend() if backend is None else backend
+        self.store = store or make_store(settings, self.clock.time, self.log)
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
@@ -553,6 +555,17 @@ class MockTurtleServer(ThreadingHTTPServer):
                                    self._background_ended, self.stage)
         self.handler_class.runs = self.turn_class.runs = self.runs
         self.handler_class.live_responses = self.turn_class.live_responses = set()
+
+    def _make_backend(self):
+        """The one that the settings name, with a script in front of it. Raises ValueError."""
+        settings = self.settings
+        book = RuleBook(settings.script, settings.script_only, self.log)
+        voice = SimulatedBackend.from_settings(settings, self.tokenizer)
+        behind = voice if settings.backend == "simulated" else load_backend(settings.backend, settings)
+        for file in book.files:
+            for warning in file.warnings:
+                self.log("warning", str(warning))
+        return ScriptedBackend(book, behind, voice, self.tokenizer, settings.time_scale)
 
     def _build_transport(self):
         settings = self.settings
@@ -667,6 +680,9 @@ class MockTurtleServer(ThreadingHTTPServer):
     def sweep_store(self):
         """Once a second."""
         self.timing_error.roll()
+        book = self.backend.rule_book
+        if book is not None and book.files:
+            self.workers.submit(book.poll)
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
@@ -940,12 +956,15 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.check_script:
+        return _check_script(settings.script)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
     except (OSError, ValueError) as exc:
-        sys.stderr.write("mockturtle: error: %s\n" % (exc.strerror if isinstance(exc, OSError) and exc.strerror
-                                                       else exc))
+        told = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        for line in told.split("\n"):
+            sys.stderr.write("mockturtle: error: %s\n" % line)
         return 2
 
     def stop(number, frame):
@@ -982,6 +1001,17 @@ def _self_test():
     with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
         return SelfTest(*mock.server.listeners[0].getsockname()[:2],
                         lateness=mock.server.metrics.lateness).run()
+
+
+def _check_script(paths):
+    """--check-script: a line for each mistake, 0 without any."""
+    mistakes, warnings, count = check_scripts(paths)
+    for warning in warnings:
+        sys.stdout.write("warning: %s\n" % warning)
+    for mistake in mistakes:
+        sys.stdout.write("%s\n" % mistake)
+    sys.stdout.write("%d mistakes\n" % len(mistakes) if mistakes else "%d rules, no mistakes\n" % count)
+    return 1 if mistakes else 0
 
 
 def is_loopback(sock):

@@ -27,6 +27,8 @@ class Settings:
     tls_cert = ""                   # PEM file: serve https
     tls_key = ""                    # PEM file of its key, when it is not in the same file
     backend = "simulated"           # or FILE.py:Class
+    script = ()                     # files of rules that answer, or aimock:FILE; the first that matches
+    script_only = False             # what no rule answers is an error
     log_level = "info"              # debug, info (a line a request), warning, error
     log_format = "text"             # or json
     log_bodies = False              # request bodies in the log, at level debug
@@ -232,6 +234,8 @@ _SETTINGS_FLAGS = (
     )),
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
+        ("script", "FILE", "rules that answer, JSON with comments, repeatable; aimock:FILE for aimock's fixtures"),
+        ("script-only", None, "404 for a request that no rule answers, in place of the simulated reply"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
@@ -308,6 +312,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--check-script", action="store_true", default=None,
+                        help="name every mistake of the --script files, and exit: 0 without any, else 1")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
@@ -335,13 +341,15 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test = flags.pop("self_test", False)
+    self_test, check_script = flags.pop("self_test", False), flags.pop("check_script", False)
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
         values.update(flags)
         settings = Settings(**values)
+        if check_script and not settings.script:
+            raise ValueError("--check-script needs --script")
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test = self_test
+    settings.self_test, settings.check_script = self_test, check_script
     return settings

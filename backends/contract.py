@@ -61,7 +61,8 @@ class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=(
 
 
 class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
-    """The item that began last is complete. fields: dict laid over its first fields."""
+    """The item that began last is complete. fields: dict laid over its first fields. With the kind function_call
+    or custom_tool_call it says that all calls so far are; else they are at the Finish."""
     __slots__ = ()
 
 
@@ -176,7 +177,8 @@ class History:
         return self._messages()
 
 
-_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
+_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields", "headers",
+                           "over_socket", "root", "rule", "wire_faults", "overrides"))
 
 
 class GenerationRequest:
@@ -188,8 +190,13 @@ class GenerationRequest:
     bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
-    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
-    "responses"; breathe: see Host.
+    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions",
+    "responses" or "compact"; breathe: see Host.
+
+    For a backend that wants_origin: headers {lower-case name: value}; over_socket bool; root: a function that
+    returns the id of the first response of the chain that it follows, or None.
+    Set by a backend in generate(): rule: name of the script's rule that answers it; overrides: what
+    Assembler.rename() takes, or None.
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
@@ -198,7 +205,8 @@ class GenerationRequest:
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = None
+    reasoning_effort = sampling = raw = breathe = headers = root = rule = overrides = None
+    over_socket = False
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -295,10 +303,14 @@ class Backend:
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
+    wants_origin: whether its requests are to say where they come from (see GenerationRequest).
+    rule_book: None, or a scripted backend's RuleBook.
     """
 
     blocking = True
     engine = None
+    wants_origin = False
+    rule_book = None
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.
