@@ -59,7 +59,7 @@ class _Turn:
         """Store an object of this turn, as the assembler has said it. moves: it is its conversation's last."""
         read, usage, words = self.read, assembler.usage, assembler.words()
         if usage is not None:
-            said = usage.completion_tokens - usage.reasoning_tokens
+            said = max(0, usage.completion_tokens - usage.reasoning_tokens)    # a script may say anything
         else:                           # it failed, or was cancelled
             said = self.tokenizer.count(unescape_json(b"".join(words))) if words else 0
         digest = blake2b(b"\0".join([read.prefix_hash] + words), digest_size=16)

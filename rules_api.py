@@ -5,13 +5,18 @@ They are guarded like all control paths (server.py). A change takes effect with 
 from api_common import ApiError, Host, TakesLong, parse_query_boolean, shown
 from backends.script_check import ScriptMistakes
 
+MANY_RULES = 100                    # to list more takes some ms
+
 
 class RulesApiMixin(Host):
     """/_mockturtle/rules and /_mockturtle/rules/reload."""
 
     def rules_list(self):
         """GET: all rules in the order in which they are asked, and how often each answered."""
-        self.send_json(200, self._rules_book().describe())
+        book = self._rules_book()
+        if self.breathe is None and len(book.rules) > MANY_RULES:
+            raise TakesLong()
+        self.send_json(200, book.describe())
 
     def rules_add(self):
         """POST a rule, {"rules": [...]} or an array, comments allowed. ?first=true puts it before all others."""

@@ -121,10 +121,10 @@ class RuleBook:
         Raises ScriptMistakes, and then adds none.
         """
         check = ScriptCheck(source, None, *self._readers)
-        if rules.__class__ is dict:
-            rules = [rules]
-        if rules.__class__ not in (list, tuple):
-            raise ScriptMistakes([ScriptMistake(source, None, "", "rules are a list of objects")])
+        try:
+            rules = json.loads(json.dumps([rules] if rules.__class__ is dict else list(rules)))    # the caller's may change
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise ScriptMistakes([ScriptMistake(source, None, "", "rules are a list of objects of JSON: %s" % exc)])
         found = read_rules([((at,), rule) for at, rule in enumerate(rules)], check, self._name)
         if check.mistakes:
             raise ScriptMistakes(check.mistakes)
@@ -213,5 +213,4 @@ class RuleBook:
             return {"object": "list", "script_only": self.only,
                     "files": [{"path": file.path, "rules": len(file.rules), "error": file.error} for file in self.files],
                     "data": [{"object": "rule", "name": rule.name, "source": rule.place(), "seen": rule.seen,
-                              "answered": rule.answered, "rule": json.loads(json.dumps(rule.told))}
-                             for rule in self.rules]}
+                              "answered": rule.answered, "rule": rule.told} for rule in self.rules]}

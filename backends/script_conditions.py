@@ -7,9 +7,10 @@ import re
 
 from backends.schema_regex import PatternError
 from backends.script_check import listed_words
-from backends.script_match import (REGEX_MOST_CHARS, SCRIPT_ENDPOINTS, AbsentCondition, AnyCondition, EqualCondition,
-                                   FieldsCondition, NotCondition, NumberCondition, ResultCondition, SomeCondition,
-                                   TextCondition, read_json_path, unsafe_regex)
+from backends.script_match import (SCRIPT_ENDPOINTS, AbsentCondition, AnyCondition, EqualCondition, FieldsCondition,
+                                   NotCondition, NumberCondition, ResultCondition, SomeCondition, TextCondition,
+                                   read_json_path)
+from backends.script_regex import REGEX_MOST_CHARS, unsafe_regex
 
 _SCRIPT_FORMATS = ("text", "json_object", "json_schema")
 _TEXT_KEYS = ("equal", "contains", "regex", "glob", "case", "not")
@@ -70,7 +71,8 @@ class ConditionReader:
             else:
                 given[key] = [each] if key == "contains" else each
         if not given:
-            check.add(path, "empty: a condition of a text has one of %s" % listed_words(_TEXT_KEYS))
+            if all(key in _TEXT_KEYS for key in value):
+                check.add(path, "empty: a condition of a text has one of %s" % listed_words(_TEXT_KEYS))
             return None
         if "regex" in given and not self._regex_fits(given["regex"], path + ("regex",)):
             return None
@@ -170,7 +172,8 @@ class ConditionReader:
                 self.check.add(path + (key,), "an integer")
                 return None
         if not keys:
-            self.check.add(path, "empty: it has min, max or both")
+            if not value:
+                self.check.add(path, "empty: it has min, max or both")
             return None
         return NumberCondition(value.get("min"), value.get("max"))
 

@@ -9,18 +9,12 @@ import re
 from fnmatch import translate
 
 from api_common import content_text, shown
-from backends.schema_regex import PatternParser
+from backends.script_regex import REGEX_TEXT_CHARS, ScriptRegex
 
-# A regular expression looks at so many characters of a text. Python's `re` cannot be stopped, so this and
-# unsafe_regex() are what bounds it.
-REGEX_TEXT_CHARS = 20000
-REGEX_MOST_CHARS = 2000             # of an expression itself
 SCRIPT_ENDPOINTS = ("chat", "completions", "responses", "websocket", "compact")
 UNTOLD_HEADERS = frozenset(("authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"))
 
 _SHOWN_FACT_CHARS = 60
-# Characters that stand for all others when two classes of a regular expression are laid over each other.
-_REGEX_SAMPLE = [chr(code) for code in range(256)] + ["\u0436", "\u4e2d", "\u2028", "\U0001f600"]
 
 
 # ---- JSON paths -------------------------------------------------------------------------------
@@ -66,75 +60,6 @@ def path_text(value):
     return value if value.__class__ is str else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# ---- regular expressions ----------------------------------------------------------------------
-
-def unsafe_regex(pattern):
-    """Why an expression may take for ever on a text that nearly matches, in words; None when nothing says so.
-
-    It finds what repeats in a repeat in such a way that one text can be cut in two ways, and alternatives that
-    are the same character. Raises PatternError for what it cannot read.
-    """
-    return _unsafe_node(PatternParser(pattern).parse(), False)
-
-
-def _unsafe_node(node, repeated):
-    """repeated: whether the node is repeated without a bound."""
-    if node.kind == "repeat":
-        body = node.parts[0]
-        endless = node.high is None or node.high > 20
-        if endless and _grows(body) and _meets_itself(body):
-            return "a repeat within a repeat that can divide a text in many ways, such as (a+)+"
-        return _unsafe_node(body, repeated or endless)
-    if node.kind == "alt" and repeated:
-        singles = [part.chars for part in node.parts if part.kind == "set"]
-        for at, chars in enumerate(singles):
-            if any(_overlap(chars, other) for other in singles[:at]):
-                return "alternatives within a repeat that begin alike, such as (a|a)*"
-    for part in node.parts:
-        found = _unsafe_node(part, repeated)
-        if found is not None:
-            return found
-    return None
-
-
-def _grows(node):
-    """Whether something in it repeats without a bound."""
-    if node.kind == "repeat" and (node.high is None or node.high > 20):
-        return True
-    return node.kind != "look" and any(_grows(part) for part in node.parts)
-
-
-def _meets_itself(body):
-    """Whether an unbounded repeat at the end of `body` could take what the next round begins with."""
-    firsts = _edge_sets(body, False)
-    return any(_overlap(chars, first) for chars, endless in _edge_sets(body, True) if endless
-               for first, _ in firsts)
-
-
-def _edge_sets(node, last):
-    """The sets that a match of `node` may begin (or end) with: [(PatternSet, whether it is repeated there)]."""
-    if node.kind == "set":
-        return [(node.chars, False)]
-    if node.kind == "repeat":
-        endless = node.high is None or node.high > 20
-        return [(chars, endless or inner) for chars, inner in _edge_sets(node.parts[0], last)]
-    if node.kind == "alt":
-        return [entry for part in node.parts for entry in _edge_sets(part, last)]
-    if node.kind == "group":
-        return _edge_sets(node.parts[0], last)
-    found = []
-    if node.kind == "seq":
-        for part in reversed(node.parts) if last else node.parts:
-            found += _edge_sets(part, last)
-            if part.width:
-                break
-    return found
-
-
-def _overlap(one, other):
-    return any(one.has(char) and other.has(char) for char in _REGEX_SAMPLE)
-
-
 # ---- conditions -------------------------------------------------------------------------------
 # test(value) is true, or a re.Match, when the condition holds. words: what it expects, for messages.
 
@@ -149,7 +74,7 @@ class TextCondition:
         flags = 0 if case else re.IGNORECASE
         self._equal = equal if case or equal is None else equal.casefold()
         self._contains = contains and [part if case else part.casefold() for part in contains]
-        self._regex = None if regex is None else re.compile(regex, flags)
+        self._regex = None if regex is None else ScriptRegex(regex, flags)
         self._glob = None if glob is None else re.compile(translate(glob), flags)
         told = []
         if equal is not None:
@@ -163,7 +88,7 @@ class TextCondition:
 
     @property
     def regex(self):
-        """The compiled regular expression, or None."""
+        """The ScriptRegex, or None."""
         return self._regex
 
     def test(self, value):
@@ -178,7 +103,7 @@ class TextCondition:
         if self._glob is not None and self._glob.match(value[:REGEX_TEXT_CHARS]) is None:
             return False
         if self._regex is not None:
-            return self._regex.search(value[:REGEX_TEXT_CHARS]) or False
+            return self._regex.search(value) or False
         return True
 
 

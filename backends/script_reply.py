@@ -85,6 +85,8 @@ def _named_field(name, regex):
         return lambda telling: str(telling.call)
     word, dot, rest = name.partition(".")
     if word == "tool_result":
+        if dot and not rest:
+            raise ValueError("'{{tool_result.}}' needs a path behind the dot")
         path = read_json_path(rest) if dot else None
         return lambda telling: _result_text(telling.view.fact("tool_result"), path)
     if word == "match" and dot:

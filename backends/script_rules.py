@@ -24,6 +24,7 @@ _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning
 _CONTENT_KEYS = ("reasoning", "text", "json", "pieces", "refusal", "tool_calls")
 _REPLY_KEYS = _CONTENT_KEYS + ("items", "annotations", "usage", "id", "message_id", "created", "finish", "ttft_ms",
                                "itl_ms", "template", "fault", "gate")
+_ITEM_WORDS = ("text", "json", "pieces", "refusal", "reasoning", "tool_call", "item")
 
 
 # ---- rules ------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ class _RuleReader:
         """A reply without content is the simulated one, of which only faults and gates can be said."""
         if parts is not None:
             return
-        if not value.get("fault") and not value.get("gate"):
+        if not value.get("fault") and not value.get("gate") and all(key in _REPLY_KEYS for key in value):
             self._check.add(path, "says nothing: it needs one of %s, items, fault, gate" % ", ".join(_CONTENT_KEYS))
         for key in ("usage", "id", "message_id", "created", "finish", "ttft_ms", "itl_ms"):
             if key in value:
@@ -295,6 +296,8 @@ class _RuleReader:
             return None
         kinds = [key for key in value if key in _ITEM_WORDS]
         check.keys(value, _ITEM_WORDS + ("annotations",), path)
+        if not kinds and any(key not in _ITEM_WORDS for key in value):
+            return None                 # the mistake is that key
         if len(kinds) != 1:
             check.add(path, "an item has one of %s" % ", ".join(_ITEM_WORDS))
             return None
