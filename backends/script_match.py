@@ -138,8 +138,8 @@ class NumberCondition:
     def __init__(self, least, most):
         self._least = least
         self._most = most
-        self.words = "%d" % least if least == most else " and ".join(
-            ["at least %d" % least] * (least is not None) + ["at most %d" % most] * (most is not None))
+        told = [words % bound for words, bound in (("at least %d", least), ("at most %d", most)) if bound is not None]
+        self.words = "%d" % least if least == most else " and ".join(told)
 
     def test(self, value):
         return (self._least is None or value >= self._least) and (self._most is None or value <= self._most)

@@ -388,13 +388,13 @@ class Reply:
 
     parts: list of the above, or None for what the simulated backend says. finish: a finish reason or None.
     usage: {name of a Usage's field: int}. overrides: {"id", "message_id": Template, "created": int} as far as
-    given, or None. ttft_s, itl_s: its own times, or None for the clock's. faults, gates: lists of JSON values.
+    given, or None. ttft_s, itl_s: its own times, or None for the clock's. faults: list of values for
+    faults.read_faults().
     """
 
-    __slots__ = ("parts", "finish", "usage", "overrides", "ttft_s", "itl_s", "faults", "gates", "size")
+    __slots__ = ("parts", "finish", "usage", "overrides", "ttft_s", "itl_s", "faults", "size")
 
-    def __init__(self, parts=None, finish=None, usage=None, overrides=None, ttft_s=None, itl_s=None, faults=(),
-                 gates=()):
+    def __init__(self, parts=None, finish=None, usage=None, overrides=None, ttft_s=None, itl_s=None, faults=()):
         self.parts = parts
         self.finish = finish
         self.usage = usage
@@ -402,7 +402,6 @@ class Reply:
         self.ttft_s = ttft_s
         self.itl_s = itl_s
         self.faults = faults
-        self.gates = gates
         # about how many characters it has, or may have
         self.size = sum(len(part.spoken.text) + (0 if part.spoken.fixed else LONG_REPLY_CHARS // 4)
                         for part in parts or () if part.__class__ is not ItemPart)

@@ -241,13 +241,8 @@ class _RuleReader:
             found = list(value["fault"]) if value["fault"].__class__ is list else [value["fault"]]
             self._read_by_others(check.fault_reader, value["fault"], path + ("fault",))
         if value.get("gate") is not None:
-            gates = value["gate"] if value["gate"].__class__ is list else [value["gate"]]
             self._read_by_others(check.gate_reader, value["gate"], path + ("gate",))
-            for at, gate in enumerate(gates):
-                if gate.__class__ is not dict:
-                    check.add(path + ("gate",), "a gate is an object with \"name\" and \"event\", or a list of them")
-                else:
-                    found.append(dict({"event": 1}, kind="gate", **gate))
+            found.append({"gate": value["gate"]})
         return found
 
     def _read_by_others(self, reader, value, path):

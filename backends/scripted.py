@@ -31,7 +31,7 @@ class ScriptedBackend(Backend):
     def _rules_changed(self, book):
         """The way of a request without a script is not longer by a single call."""
         if book.rules or book.only:
-            self.wants_origin = True
+            self.wants_origin = self.sets_faults = True
             self.generate = self._generate_scripted
         else:
             self.generate = self._behind.generate
