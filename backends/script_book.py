@@ -100,17 +100,21 @@ class RuleBook:
             rule.seen = seen + 1
             if rule.matched is not None and not rule.matched.test(seen):
                 return None
-            reply = rule.reply_for(rule.answered)
+            if rule.returned:
+                number = min(rule.returned)
+                rule.returned.remove(number)
+                return rule.reply_for(number), number + 1
+            reply = rule.reply_for(rule.issued)
             if reply is None:
                 return None
-            rule.answered += 1
-            return reply, rule.answered
+            rule.issued += 1
+            return reply, rule.issued
 
-    def withdraw(self, rule):
-        """claim() again, in another thread, by the same request."""
+    def withdraw(self, rule, number):
+        """A request that was given an answer, the number-th, begins again elsewhere."""
         with self._lock:
             rule.seen -= 1
-            rule.answered -= 1
+            rule.returned.append(number - 1)
 
     # ---- what a test does ---------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class RuleBook:
             self._added, self._named = [], 0
             for file in self.files:
                 for rule in file.rules:
-                    rule.seen = rule.answered = 0
+                    rule.forget()
             self._swap()
 
     def reload(self):

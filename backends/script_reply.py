@@ -392,7 +392,7 @@ class Reply:
     faults.read_faults().
     """
 
-    __slots__ = ("parts", "finish", "usage", "overrides", "ttft_s", "itl_s", "faults", "size")
+    __slots__ = ("parts", "finish", "usage", "overrides", "ttft_s", "itl_s", "faults", "size", "in_tokens")
 
     def __init__(self, parts=None, finish=None, usage=None, overrides=None, ttft_s=None, itl_s=None, faults=()):
         self.parts = parts
@@ -402,6 +402,8 @@ class Reply:
         self.ttft_s = ttft_s
         self.itl_s = itl_s
         self.faults = faults
+        # whether each piece of its texts is one token
+        self.in_tokens = all(part.__class__ is ItemPart or part.spoken.by_hand is None for part in parts or ())
         # about how many characters it has, or may have
         self.size = sum(len(part.spoken.text) + (0 if part.spoken.fixed else LONG_REPLY_CHARS // 4)
                         for part in parts or () if part.__class__ is not ItemPart)

@@ -34,10 +34,12 @@ class ScriptRule:
     matched: NumberCondition or None; replies: list of Reply; times: int or None; then: what follows the last reply.
     told: the rule as it was given.
 
-    seen: how often it was its turn and all else held; answered: how often it answered. Both are the book's.
+    The book's: seen: how often it was its turn and all else held; issued: how many numbers of answers were given
+    out; returned: those among them that were not used.
     """
 
-    __slots__ = ("name", "source", "line", "conditions", "matched", "replies", "times", "then", "told", "seen", "answered")
+    __slots__ = ("name", "source", "line", "conditions", "matched", "replies", "times", "then", "told", "seen", "issued",
+                 "returned")
 
     def __init__(self, name, source, line, conditions, matched, replies, times, then, told):
         self.name = name
@@ -49,7 +51,17 @@ class ScriptRule:
         self.times = times
         self.then = then
         self.told = told
-        self.seen = self.answered = 0
+        self.forget()
+
+    def forget(self):
+        """It has not answered yet."""
+        self.seen = self.issued = 0
+        self.returned = []
+
+    @property
+    def answered(self):
+        """How often it has answered."""
+        return self.issued - len(self.returned)
 
     def place(self):
         return self.source if self.line is None else "%s:%d" % (self.source, self.line)

@@ -19,8 +19,8 @@ class ScriptedBackend(Backend):
 
     def __init__(self, book, behind, voice, tokenizer, time_scale=1.0):
         self.rule_book = book
-        self.blocking = behind.blocking
-        self.engine = behind.engine
+        self.blocking = getattr(behind, "blocking", True)       # a user's class may have generate() alone
+        self.engine = getattr(behind, "engine", None)
         self._behind = behind
         self._voice = voice
         self._tokenizer = tokenizer
@@ -35,10 +35,17 @@ class ScriptedBackend(Backend):
             self.generate = self._generate_scripted
         else:
             self.generate = self._behind.generate
-            self.wants_origin = self._behind.wants_origin
+            self.wants_origin = getattr(self._behind, "wants_origin", False)
+            self.sets_faults = getattr(self._behind, "sets_faults", False)
 
     def included(self, item, includes):
         return self._behind.included(item, includes)
+
+    def prepare(self, request):
+        return self._behind.prepare(request)
+
+    def cache_stats(self):
+        return self._behind.cache_stats()
 
     def close(self):
         self._behind.close()
@@ -106,7 +113,7 @@ class ScriptedBackend(Backend):
                                      for key, value in reply.overrides.items()}
             return self._planned(reply, telling)
         except TakesLong:
-            self.rule_book.withdraw(rule)
+            self.rule_book.withdraw(rule, call)
             raise
 
     # ---- a plan -------------------------------------------------------------------------------
@@ -114,20 +121,22 @@ class ScriptedBackend(Backend):
     def _planned(self, reply, telling):
         """[(due_s, delta)] of a whole answer."""
         request = telling.view.request
-        digest = self._voice.take(request)
-        plan = None
+        digest, prefix = self._voice.take(request)
         if request.n == 1:
             plan, tokens, reasoning = self._quick(reply, telling, digest) or self._choice(reply, telling, digest, 0)
+            answers = [(reasoning, plan)]
         else:
-            plans, tokens, reasoning = [], 0, 0
+            answers, plans, tokens, reasoning = [], [], 0, 0
             for choice in range(request.n):
                 one, count, thought = self._choice(reply, telling, sub_digest(digest, choice), choice)
                 tokens += count
                 reasoning += thought
+                answers.append((thought, one))
                 plans.append(laid_out(one))
             plan = list(merge(*plans, key=plan_due))
+        self._voice.keep(request, prefix, answers if reply.in_tokens else ())
         request.ttft_s = plan[0][0]
-        usage = Usage(request.history.tokens, tokens, reasoning)
+        usage = Usage(request.history.tokens, tokens, reasoning, prefix.cached if prefix is not None else 0)
         if reply.usage:
             usage = usage._replace(**reply.usage)
         plan.append((plan[-1][0], usage))

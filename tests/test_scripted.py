@@ -34,8 +34,8 @@ class ScriptDesk(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin):
     chunked = False
     socket_frame = None
 
-    def __init__(self, *rules, only=False):
-        self.settings = Settings(**SETTINGS)
+    def __init__(self, *rules, only=False, settings=None):
+        self.settings = settings or Settings(**SETTINGS)
         self.clock = Clock()
         self.ids = Ids()
         self.store = MemoryStore()
@@ -43,7 +43,7 @@ class ScriptDesk(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin):
         self.tokenizer = TOKENIZER
         self.metrics = Metrics()
         self.headers = {}
-        self.backend = make_backend(*rules, only=only)
+        self.backend = make_backend(*rules, only=only, settings=settings)
 
     def log_exception(self):
         raise AssertionError("logged an exception")
@@ -427,6 +427,15 @@ class CountTest(unittest.TestCase):
             thread.join(10)
         self.assertEqual(sorted(said), sorted([str(number) for number in range(200)] + ["over"] * 50))
 
+    def test_an_answer_that_was_given_back_is_given_to_the_next(self):
+        book = RuleBook()
+        book.add({"replies": ["a", "b", "c"], "then": "next rule"})
+        rule, = book.rules
+        numbers = [book.claim(rule)[1], book.claim(rule)[1]]
+        book.withdraw(rule, 1)
+        self.assertEqual((numbers, rule.answered), ([1, 2], 1))
+        self.assertEqual([(claimed and claimed[1]) for claimed in (book.claim(rule), book.claim(rule), book.claim(rule))], [1, 3, None])
+
     def test_a_reply_that_moves_to_a_worker_is_counted_once(self):
         desk = ScriptDesk({"replies": ["a " * 15000, "short"], "then": "next rule"}, {"reply": "over"})
         self.assertEqual([len(desk.says(max_tokens=20000)), desk.says(), desk.says()], [30000, "short", "over"])
@@ -783,6 +792,32 @@ class TimeTest(unittest.TestCase):
         self.assertEqual([(round(due, 6), delta.__class__) for due, delta in plan], [
             (0.1, ItemStart), (0.1, ItemUpdate), (0.11, ItemUpdate), (0.12, ItemUpdate), (0.12, ItemEnd), (0.13, TextDelta),
             (0.14, TextDelta), (0.14, Finish), (0.14, Usage)])
+
+
+class CacheTest(unittest.TestCase):
+    """With a simulated prefix cache a rule's prompt and words are looked up and kept as any other's."""
+
+    LONG = "word " * 200
+
+    def test_cached_tokens_are_told_and_make_prefill_shorter(self):
+        desk = ScriptDesk({"reply": "a b c"}, settings=Settings(**dict(SETTINGS, cache_blocks=100, cache_block_tokens=16, prefill_ms_per_token=1)))
+        first, request = desk.chat(self.LONG), desk.request
+        again = desk.chat(self.LONG)
+        self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+        self.assertGreater(cached, 150)
+        self.assertAlmostEqual(request.prefill_s - desk.request.prefill_s, 0.001 * cached)
+        self.assertEqual(desk.backend.cache_stats().hits, cached)
+
+    def test_every_kind_of_words_can_be_read_again(self):
+        reply = {"items": [{"reasoning": "Hm."}, {"pieces": ["one two three", " four"]}, {"tool_call": {"name": "f"}}, "x"]}
+        desk = ScriptDesk({"reply": reply}, settings=Settings(**dict(SETTINGS, cache_blocks=1000, cache_block_tokens=1)))
+        first = desk.respond(self.LONG)
+        call, = [item for item in first["output"] if item["type"] == "function_call"]
+        second = desk.respond([{"type": "function_call_output", "call_id": call["call_id"], "output": "x"}], previous_response_id=first["id"])
+        usage = second["usage"]
+        self.assertGreater(usage["input_tokens_details"]["cached_tokens"], 200)
+        self.assertLess(usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"])
 
 
 class FaultTest(unittest.TestCase):
