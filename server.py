@@ -547,7 +547,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
-        self._sweeping = False
+        self._sweeping = self._polling = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
@@ -680,14 +680,24 @@ class MockTurtleServer(ThreadingHTTPServer):
     def sweep_store(self):
         """Once a second."""
         self.timing_error.roll()
-        book = self.backend.rule_book
-        if book is not None and book.files:
-            self.workers.submit(book.poll)
+        book = getattr(self.backend, "rule_book", None)
+        if book is not None and book.files and not self._polling:
+            self._polling = True
+            self.workers.submit(self._poll_scripts)
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
             self._sweeping = True
             self.workers.submit(self._sweep_durable)
+
+    def _poll_scripts(self):
+        """On a worker: see whether script files have changed. Reading them may take long: that is another's job."""
+        book = self.backend.rule_book
+        try:
+            if book.has_changed():
+                self.workers.submit_blocking(book.poll, True)
+        finally:
+            self._polling = False
 
     def _sweep_durable(self):
         """On a worker, a few at a time, so that no request waits for long behind it."""

@@ -72,8 +72,9 @@ def check_scripts(specs, fault_reader=None, gate_reader=None):
 class RuleBook:
     """paths: script files, as --script has them. log(level, message). only: --script-only.
 
-    files: list of ScriptFile. rules: tuple of all ScriptRules in the order in which they are asked: those that were added, then the files'.
-    on_change(book): called when the rules have become others. Raises ScriptMistakes, with those of all files.
+    files: list of ScriptFile. rules: tuple of all ScriptRules in the order in which they are asked: those that were
+    added, then the files'. on_change(book): called when the rules have become others.
+    Raises ScriptMistakes, with those of all files.
     """
 
     def __init__(self, paths=(), only=False, log=lambda level, message: None, fault_reader=None, gate_reader=None):
@@ -126,7 +127,8 @@ class RuleBook:
         """
         check = ScriptCheck(source, None, *self._readers)
         try:
-            rules = json.loads(json.dumps([rules] if rules.__class__ is dict else list(rules)))    # the caller's may change
+            # a copy: the caller's own may change
+            rules = json.loads(json.dumps([rules] if rules.__class__ is dict else list(rules)))
         except (TypeError, ValueError, RecursionError) as exc:
             raise ScriptMistakes([ScriptMistake(source, None, "", "rules are a list of objects of JSON: %s" % exc)])
         found = read_rules([((at,), rule) for at, rule in enumerate(rules)], check, self._name)
@@ -165,8 +167,12 @@ class RuleBook:
 
     # ---- files --------------------------------------------------------------------------------
 
+    def has_changed(self):
+        """Whether a file is another one than was read. It may wait for a disk."""
+        return any(file.changed() for file in self.files)
+
     def poll(self):
-        """Read the files that have changed. Mistakes go to the log. On a worker."""
+        """Read the files that have changed. Mistakes go to the log. On a worker; it may take long."""
         with self._reading:
             changed = [file for file in self.files if file.changed()]
             if not changed:
@@ -215,6 +221,7 @@ class RuleBook:
         """What GET /_mockturtle/rules says."""
         with self._lock:
             return {"object": "list", "script_only": self.only,
-                    "files": [{"path": file.path, "rules": len(file.rules), "error": file.error} for file in self.files],
+                    "files": [{"path": file.path, "rules": len(file.rules), "error": file.error}
+                              for file in self.files],
                     "data": [{"object": "rule", "name": rule.name, "source": rule.place(), "seen": rule.seen,
                               "answered": rule.answered, "rule": rule.told} for rule in self.rules]}

@@ -20,8 +20,8 @@ LONG_REPLY_CHARS = 20000            # a reply that may be longer is made on a wo
 _TEMPLATE_MARK = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _TEMPLATE_FACTS = frozenset(("last_user_text", "system", "model", "endpoint", "turn", "conversation", "root",
                              "previous_response_id"))
-TEMPLATE_NAMES = ("last_user_text, system, model, endpoint, turn, conversation, root, previous_response_id, rule, call, "
-                  "tool_result, tool_result.PATH, match.GROUP, header.NAME, metadata.KEY")
+TEMPLATE_NAMES = ("last_user_text, system, model, endpoint, turn, conversation, root, previous_response_id, rule, "
+                  "call, tool_result, tool_result.PATH, match.GROUP, header.NAME, metadata.KEY")
 
 
 # ---- templates --------------------------------------------------------------------------------

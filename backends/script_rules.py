@@ -9,8 +9,8 @@ from backends.script_aimock import convert_fixtures, is_fixtures
 from backends.script_check import ScriptCheck, ScriptMistake, ScriptMistakes, listed_words, path_words
 from backends.script_conditions import ConditionReader
 from backends.script_json import ScriptSyntaxError, parse_script_json
-from backends.script_reply import (ITEM_KINDS, CallPart, ItemPart, JsonTemplate, ReasoningPart, RefusalPart, Reply, Spoken,
-                                   Template, TextPart, read_template)
+from backends.script_reply import (ITEM_KINDS, CallPart, ItemPart, JsonTemplate, ReasoningPart, RefusalPart, Reply,
+                                   Spoken, Template, TextPart, read_template)
 
 SCRIPT_MOST_RULES = 10000           # of a file
 SCRIPT_MOST_MISTAKES = 200          # then the rest is not looked for
@@ -22,7 +22,7 @@ _THEN_WORDS = ("repeat", "cycle", "next rule")
 _FINISH_WORDS = ("stop", "length", "tool_calls", "content_filter")
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 _CONTENT_KEYS = ("reasoning", "text", "json", "pieces", "refusal", "tool_calls")
-_REPLY_KEYS = _CONTENT_KEYS + ("items", "annotations", "usage", "id", "message_id", "created", "finish", "ttft_ms",
+REPLY_KEYS = _CONTENT_KEYS + ("items", "annotations", "usage", "id", "message_id", "created", "finish", "ttft_ms",
                                "itl_ms", "template", "fault", "gate")
 _ITEM_WORDS = ("text", "json", "pieces", "refusal", "reasoning", "tool_call", "item")
 
@@ -31,15 +31,15 @@ _ITEM_WORDS = ("text", "json", "pieces", "refusal", "reasoning", "tool_call", "i
 
 class ScriptRule:
     """One rule. name; source; line int or None; conditions: list of (key, condition), without `matched`;
-    matched: NumberCondition or None; replies: list of Reply; times: int or None; then: what follows the last reply.
+    matched: NumberCondition or None; replies: list of Reply; times: int or None; then: what follows the last one.
     told: the rule as it was given.
 
     The book's: seen: how often it was its turn and all else held; issued: how many numbers of answers were given
     out; returned: those among them that were not used.
     """
 
-    __slots__ = ("name", "source", "line", "conditions", "matched", "replies", "times", "then", "told", "seen", "issued",
-                 "returned")
+    __slots__ = ("name", "source", "line", "conditions", "matched", "replies", "times", "then", "told", "seen",
+                 "issued", "returned")
 
     def __init__(self, name, source, line, conditions, matched, replies, times, then, told):
         self.name = name
@@ -200,7 +200,7 @@ class _RuleReader:
             value = {"text": value}
         if not check.is_object(value, path, "a reply, if not a text,"):
             return None
-        check.keys(value, _REPLY_KEYS, path)
+        check.keys(value, REPLY_KEYS, path)
         self._plain = value.get("template") is False
         if value.get("template", True).__class__ is not bool:
             check.add(path + ("template",), "true or false")
@@ -225,11 +225,12 @@ class _RuleReader:
         """A reply without content is the simulated one, of which only faults and gates can be said."""
         if parts is not None:
             return
-        if not value.get("fault") and not value.get("gate") and all(key in _REPLY_KEYS for key in value):
+        if not value.get("fault") and not value.get("gate") and all(key in REPLY_KEYS for key in value):
             self._check.add(path, "says nothing: it needs one of %s, items, fault, gate" % ", ".join(_CONTENT_KEYS))
         for key in ("usage", "id", "message_id", "created", "finish", "ttft_ms", "itl_ms"):
             if key in value:
-                self._check.add(path + (key,), "only with something to say: one of %s, items" % ", ".join(_CONTENT_KEYS))
+                self._check.add(path + (key,), "only with something to say: one of %s, items"
+                                % ", ".join(_CONTENT_KEYS))
 
     def _checked_number(self, value, path, most, whole=False):
         if value.__class__ not in ((int,) if whole else (int, float)) or not 0 <= value <= most:

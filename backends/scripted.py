@@ -171,7 +171,8 @@ class ScriptedBackend(Backend):
         elif telling.ended:
             reason = "stop"
         else:
-            reason = reply.finish or ("tool_calls" if any(part.__class__ is CallPart for part in reply.parts) else "stop")
+            calls = any(part.__class__ is CallPart for part in reply.parts)
+            reason = reply.finish or ("tool_calls" if calls else "stop")
         slots = sum(step[1] for step in steps)
         dues = self._dues(reply, request, digest, slots)
         plan, at, reasoning = [], -1, 0
@@ -215,12 +216,15 @@ def _no_rule_matched(rules, view):
     if best is None:
         message = "The script has no rules."
     else:
-        rule = best[1]
-        message = "No rule of the script matches this request. The nearest is '%s' (%s): " % (rule.name, rule.place())
-        if best_misses:
-            message += "; ".join("%s: expected %s, got %s" % (key, condition.words, tell_fact(view, key, condition))
-                                 for key, condition in best_misses)
-        else:
-            message += "it holds, but has answered %d of the times that it may" % rule.answered \
-                if rule.matched is None else "it holds, but 'matched' expects %s, got %d" % (rule.matched.words, rule.seen - 1)
+        message = "No rule of the script matches this request. The nearest is '%s' (%s): %s." % (
+            best[1].name, best[1].place(), _why_missed(best[1], best_misses, view))
     return ApiError(404, message, type="script_error", code="no_rule_matched")
+
+
+def _why_missed(rule, misses, view):
+    if misses:
+        return "; ".join("%s: expected %s, got %s" % (key, condition.words, tell_fact(view, key, condition))
+                         for key, condition in misses)
+    if rule.matched is not None:
+        return "it holds, but 'matched' expects %s, got %d" % (rule.matched.words, rule.seen - 1)
+    return "it holds, but has answered %d of the times that it may" % rule.answered

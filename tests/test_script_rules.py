@@ -79,14 +79,18 @@ class MistakesTest(unittest.TestCase):
         ({"match": {"model": {"not": {"equals": "a"}}}}, "match.model.not.equals"),
         ({"match": {"model": {"not": "a", "equal": "b"}}}, "match.model.not"),
         ({"match": {"model": ["a", 5]}}, "match.model[1]"),
-        ({"match": {"endpoint": "chats"}}, "match.endpoint"), ({"match": {"endpoint": ["chat", 1]}}, "match.endpoint[1]"),
+        ({"match": {"endpoint": "chats"}}, "match.endpoint"), ({"match": {"endpoint": ["chat", 1]}},
+            "match.endpoint[1]"),
         ({"match": {"format": "json"}}, "match.format"), ({"match": {"stream": 1}}, "match.stream"),
         ({"match": {"images": "yes"}}, "match.images"), ({"match": {"turn": 1.5}}, "match.turn"),
         ({"match": {"turn": True}}, "match.turn"), ({"match": {"turn": {}}}, "match.turn"),
-        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"matched": {"least": 1}}}, "match.matched.least"),
+        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"matched": {"least": 1}}},
+            "match.matched.least"),
         ({"match": {"metadata": {}}}, "match.metadata"), ({"match": {"metadata": "a"}}, "match.metadata"),
-        ({"match": {"metadata": {"a": 1}}}, "match.metadata.a"), ({"match": {"header": {"x-a": {}}}}, "match.header.x-a"),
-        ({"match": {"tools": {"all": []}}}, "match.tools.all"), ({"match": {"tools": {"all": [1]}}}, "match.tools.all[0]"),
+        ({"match": {"metadata": {"a": 1}}}, "match.metadata.a"), ({"match": {"header": {"x-a": {}}}},
+            "match.header.x-a"),
+        ({"match": {"tools": {"all": []}}}, "match.tools.all"), ({"match": {"tools": {"all": [1]}}},
+            "match.tools.all[0]"),
         ({"match": {"tool_result": {}}}, "match.tool_result"), ({"match": {"tool_result": []}}, "match.tool_result"),
         ({"match": {"tool_result": {"path": 5}}}, "match.tool_result.path"),
         ({"match": {"tool_result": {"path": "a..b"}}}, "match.tool_result.path"),
@@ -109,7 +113,8 @@ class MistakesTest(unittest.TestCase):
         ({"reply": {"items": [{"item": {"type": "mcp_call", "server_label": "a", "name": "b", "arguments": {}}}]}},
          "reply.items[0].item.arguments"),
         ({"reply": {"items": [{"item": {"type": "computer_call"}}]}}, "reply.items[0].item"),
-        ({"reply": {"items": [{"item": {"type": "file_search_call", "queries": [], "id": "x"}}]}}, "reply.items[0].item.id"),
+        ({"reply": {"items": [{"item": {"type": "file_search_call", "queries": [], "id": "x"}}]}},
+         "reply.items[0].item.id"),
         ({"reply": {"reasoning": {}}}, "reply.reasoning"), ({"reply": {"reasoning": {"text": "a", "summary": "b"}}},
                                                            "reply.reasoning"),
         ({"reply": {"tool_calls": []}}, "reply.tool_calls"), ({"reply": {"tool_calls": [{}]}}, "reply.tool_calls[0]"),
@@ -122,11 +127,14 @@ class MistakesTest(unittest.TestCase):
         ({"reply": {"text": "a", "usage": {"tokens": 1}}}, "reply.usage.tokens"),
         ({"reply": {"text": "a", "usage": {"prompt_tokens": -1}}}, "reply.usage.prompt_tokens"),
         ({"reply": {"text": "a", "usage": {"prompt_tokens": 1.5}}}, "reply.usage.prompt_tokens"),
-        ({"reply": {"text": "a", "usage": 5}}, "reply.usage"), ({"reply": {"text": "a", "finish": "end"}}, "reply.finish"),
-        ({"reply": {"text": "a", "ttft_ms": -1}}, "reply.ttft_ms"), ({"reply": {"text": "a", "itl_ms": "5"}}, "reply.itl_ms"),
+        ({"reply": {"text": "a", "usage": 5}}, "reply.usage"), ({"reply": {"text": "a", "finish": "end"}},
+            "reply.finish"),
+        ({"reply": {"text": "a", "ttft_ms": -1}}, "reply.ttft_ms"), ({"reply": {"text": "a", "itl_ms": "5"}},
+            "reply.itl_ms"),
         ({"reply": {"text": "a", "id": 5}}, "reply.id"), ({"reply": {"text": "a", "created": "now"}}, "reply.created"),
         ({"reply": {"text": "a", "template": 1}}, "reply.template"),
-        ({"reply": {"fault": "cut", "ttft_ms": 5}}, "reply.ttft_ms"), ({"times": 1.5}, "times"), ({"times": True}, "times"),
+        ({"reply": {"fault": "cut", "ttft_ms": 5}}, "reply.ttft_ms"), ({"times": 1.5}, "times"),
+        ({"times": True}, "times"),
         ({"then": "stop"}, "then"), ({"replies": ["a"]}, "replies"),
     ]
 
@@ -157,11 +165,13 @@ class MistakesTest(unittest.TestCase):
         self.assertEqual((line, key), (2, "[0].reply"))
 
     def test_templates_are_checked(self):
-        good = ("{{last_user_text}}", "{{ model }}", "{{turn}} {{call}} {{rule}}", "{{header.x-run}}", "{{metadata.a b}}",
+        good = ("{{last_user_text}}", "{{ model }}", "{{turn}} {{call}} {{rule}}", "{{header.x-run}}",
+                "{{metadata.a b}}",
                 "{{tool_result}}", "{{tool_result.a[0].b}}", "{{match.0}} {{match.1}} {{match.city}}",
                 "{{last_user_text|json}}", "{{ system | json }}", "no {braces}", "{{", "}} {{ {")
         bad = ("{{}}", "{{ }}", "{{user}}", "{{match.2}}", "{{match.town}}", "{{match}}", "{{header}}", "{{header.}}",
-               "{{header.Authorization}}", "{{header.cookie}}", "{{metadata}}", "{{tool_result.}}", "{{tool_result.a..b}}",
+               "{{header.Authorization}}", "{{header.cookie}}", "{{metadata}}", "{{tool_result.}}",
+               "{{tool_result.a..b}}",
                "{{model|upper}}", "{{model.x}}", "{{__class__}}", "{{1+1}}")
         match = {"last_user_text": {"regex": "in (?P<city>\\w+)"}}
         for text in good:
@@ -219,7 +229,8 @@ class BookTest(unittest.TestCase):
 
     def test_mistakes_add_nothing(self):
         book = RuleBook()
-        for rules in ([{"reply": "a"}, {"reply": 5}], 5, [5], [{"reply": object()}], [{"reply": "a"}, {"name": "x", "reply": "b"},
+        for rules in ([{"reply": "a"}, {"reply": 5}], 5, [5], [{"reply": object()}],
+                      [{"reply": "a"}, {"name": "x", "reply": "b"},
                                                                                      {"name": "x", "reply": "c"}]):
             with self.subTest(rules=rules):
                 with self.assertRaises(ScriptMistakes) as caught:
@@ -244,9 +255,11 @@ class BookTest(unittest.TestCase):
 
 class RegexTest(unittest.TestCase):
 
-    UNSAFE = ("(a+)+", "(a+)+$", "(a*)*", "([a-z]+)*x", "(a|a)*", "(.*)*", "(.+)+x", r"(\w+\s?)*$", r"(\d+)+", "((a+)b?)+",
+    UNSAFE = ("(a+)+", "(a+)+$", "(a*)*", "([a-z]+)*x", "(a|a)*", "(.*)*", "(.+)+x", r"(\w+\s?)*$", r"(\d+)+",
+              "((a+)b?)+",
               "(a{1,50})+", "(?:a+|b+)+", "(x+x+)+y", r"(\s*\w*)*!")
-    SAFE = ("a+", "a+b+", "(ab)+", r"(\d+,)+", r"(\w+\s)+x", ".*a.*b", "(foo|bar)*", r"^(\d{3}-)+\d{4}$", "(a|b)*", "(a+)?",
+    SAFE = ("a+", "a+b+", "(ab)+", r"(\d+,)+", r"(\w+\s)+x", ".*a.*b", "(foo|bar)*", r"^(\d{3}-)+\d{4}$", "(a|b)*",
+            "(a+)?",
             r"(?i)weather in (?P<city>\w+)", r"(.|\n)*", "x{3}", r"(?=a+)b", r"\b\w+\b", "(a+b+)+")
 
     def test_what_may_take_for_ever_is_found_before_it_is_used(self):
@@ -268,8 +281,10 @@ class RegexTest(unittest.TestCase):
 
     def test_it_finds_what_re_finds(self):
         draw = random.Random(3)
-        patterns = self.SAFE + (".*b", ".*?(a)b", "a|.*b", r".*(a+)\n?b", "(a)?b", "(?i).*B", "AB|ba", "(?:ab){2,}", "a{0,3}b", r"\x61b",
-                                r"\141b", "(?s).*b", "(?s:.*)b", "[b]a", "[^a]b", "(?i:A)b", "b$", "^a", r"a\nb", "", "(?=ab)a")
+        patterns = self.SAFE + (".*b", ".*?(a)b", "a|.*b", r".*(a+)\n?b", "(a)?b", "(?i).*B", "AB|ba", "(?:ab){2,}",
+                                "a{0,3}b", r"\x61b",
+                                r"\141b", "(?s).*b", "(?s:.*)b", "[b]a", "[^a]b", "(?i:A)b", "b$", "^a", r"a\nb", "",
+                                "(?=ab)a")
         found = 0
         for pattern in patterns:
             for flags in (0, re.IGNORECASE):
@@ -298,8 +313,10 @@ class PathTest(unittest.TestCase):
     VALUE = {"a": {"b": [1, {"c d": None}], "0": "zero"}, "e.f": True, "list": [[5, 6]]}
 
     def test_paths_lead_where_they_say(self):
-        for path, expected in (("a.b[0]", 1), ("$.a.b[1]", {"c d": None}), ("a.b.0", 1), ("a.b[1]['c d']", None), ("a.0", "zero"),
-                               ('$["e.f"]', True), ("list[0][1]", 6), ("list.0.1", 6), ("", self.VALUE), ("$", self.VALUE)):
+        for path, expected in (("a.b[0]", 1), ("$.a.b[1]", {"c d": None}), ("a.b.0", 1), ("a.b[1]['c d']", None),
+                               ("a.0", "zero"),
+                               ('$["e.f"]', True), ("list[0][1]", 6), ("list.0.1", 6), ("", self.VALUE),
+                               ("$", self.VALUE)):
             with self.subTest(path=path):
                 self.assertEqual(follow_path(self.VALUE, read_json_path(path)), expected)
 
@@ -316,16 +333,19 @@ class PathTest(unittest.TestCase):
 
 FIXTURES = """{
   "fixtures": [
-    {"match": {"userMessage": "hello"}, "response": {"content": "Hi {{there}}!", "usage": {"prompt_tokens": 10, "output_tokens": 5}}},
+    {"match": {"userMessage": "hello"},
+     "response": {"content": "Hi {{there}}!", "usage": {"prompt_tokens": 10, "output_tokens": 5}}},
     {"match": {"userMessage": "weather", "hasToolResult": false, "toolName": "get_weather"},
      "response": {"toolCalls": [{"name": "get_weather", "arguments": {"city": "SF"}, "id": "call_1"}]}},
-    {"match": {"toolCallId": "call_1", "toolResultContains": "rain", "model": "gpt-4o"}, "response": {"content": {"a": 1}}},
+    {"match": {"toolCallId": "call_1", "toolResultContains": "rain", "model": "gpt-4o"},
+     "response": {"content": {"a": 1}}},
     {"match": {"userMessage": "joke", "sequenceIndex": 1}, "response": {"content": "two"}},
     {"match": {"userMessage": "joke", "sequenceIndex": 0}, "response": {"content": "one"}},
     {"match": {"userMessage": "slow"}, "response": {"content": "abcdef", "reasoning": "Hm."}, "chunkSize": 4,
      "streamingProfile": {"ttft": 200, "tps": 40, "jitter": 0.1}},
     {"match": {"inputText": "x"}, "response": {"embedding": [0.1]}},
-    {"match": {"userMessage": "fail"}, "response": {"error": {"message": "No.", "type": "t", "code": "c"}, "status": 429}},
+    {"match": {"userMessage": "fail"},
+     "response": {"error": {"message": "No.", "type": "t", "code": "c"}, "status": 429}},
     {"match": {"systemMessage": ["a", "b"], "turnIndex": 1, "responseFormat": "json_object"},
      "response": {"blocks": [{"type": "toolCall", "name": "f", "arguments": "{}"}, {"type": "text", "text": "T"}]}}
   ]
@@ -351,25 +371,30 @@ class AimockTest(unittest.TestCase):
         told = self.rules()
         self.assertEqual(told[0]["reply"], {"template": False, "items": [{"text": "Hi {{there}}!"}],
                                             "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
-        self.assertEqual(told[1]["reply"]["items"], [{"tool_call": {"name": "get_weather", "arguments": "{\"city\":\"SF\"}",
+        self.assertEqual(told[1]["reply"]["items"], [{"tool_call": {"name": "get_weather",
+            "arguments": "{\"city\":\"SF\"}",
                                                                     "id": "call_1"}}])
         self.assertEqual(told[2]["reply"]["items"], [{"text": "{\"a\":1}"}])
         self.assertEqual([each["items"] for each in told[3]["replies"]], [[{"text": "one"}], [{"text": "two"}]])
         self.assertEqual(told[3]["then"], "next rule")
         self.assertEqual(told[4]["reply"], {"template": False, "ttft_ms": 200, "itl_ms": 25.0,
                                             "items": [{"reasoning": "Hm."}, {"text": ["abcd", "ef"]}]})
-        self.assertEqual(told[5]["reply"]["fault"], {"kind": "error", "status": 429, "message": "No.", "type": "t", "code": "c"})
+        self.assertEqual(told[5]["reply"]["fault"], {"kind": "error", "status": 429, "message": "No.", "type": "t",
+            "code": "c"})
         self.assertEqual([list(item) for item in told[6]["reply"]["items"]], [["tool_call"], ["text"]])
 
     def test_what_has_no_place_here_is_left_out_with_a_warning(self):
         _, warnings = read_script(FIXTURES, "f.json")
-        self.assertEqual([(each.line, each.key) for each in warnings], [(11, "fixtures[6].match.inputText"), (11, "fixtures[6].response"),
-                                                                    (13, "fixtures[8].reply.items[1].text")])
+        self.assertEqual([(each.line, each.key) for each in warnings], [(13, "fixtures[6].match.inputText"),
+            (13, "fixtures[6].response"),
+                                                                    (16, "fixtures[8].reply.items[1].text")])
 
     def test_mistakes_have_the_fixtures_line(self):
-        for change, line, key in (('{"match": {}}', 2, "fixtures[0]"), ('{"match": {"userMessage": 5}, "response": {"content": "x"}}', 2,
+        for change, line, key in (('{"match": {}}', 2, "fixtures[0]"),
+                                  ('{"match": {"userMessage": 5}, "response": {"content": "x"}}', 2,
                                                                         "fixtures[0].match.userMessage"),
-                                  ('{"match": {},\n "response": {"toolCalls": [{}]}}', 2, "fixtures[0].reply.items[0].tool_call")):
+                                  ('{"match": {},\n "response": {"toolCalls": [{}]}}', 2,
+                                   "fixtures[0].reply.items[0].tool_call")):
             with self.subTest(change=change):
                 found = mistakes_of('{"fixtures": [\n%s]}' % change)
                 self.assertEqual(found[0][1:2], (key,))

@@ -1,12 +1,16 @@
 """Replies by rule, without a server: what matches, what is said, in all APIs alike, plain and streamed."""
 import json
+import os
+import re
 import threading
 import unittest
 
 from api_common import ApiError, Clock, Ids, TakesLong, unframed_bytes
-from backends.contract import (Cancel, Finish, GenerationRequest, History, ItemEnd, ItemStart, ItemUpdate, TextDelta, TextRun,
-                               ToolCallDelta, Usage)
+from backends.contract import (Cancel, Finish, GenerationRequest, History, ItemEnd, ItemStart, ItemUpdate, TextDelta,
+                               TextRun, ToolCallDelta, Usage)
 from backends.script_book import RuleBook
+from backends.script_conditions import MATCH_KEYS
+from backends.script_rules import REPLY_KEYS, read_script
 from backends.scripted import ScriptedBackend
 from backends.simulated import SimulatedBackend
 from chat_api import ChatApiMixin
@@ -15,6 +19,7 @@ from observe.metrics import Metrics
 from responses_api import ResponsesApiMixin
 from settings import Settings
 from state.memory import MemoryStore
+from tests import ROOT
 from tests.data.golden import read_chat_stream, read_response_stream
 from tokenizer import ApproxTokenizer
 
@@ -105,7 +110,8 @@ def make_backend(*rules, only=False, settings=None):
 
 
 def make_request(text="Hello", **values):
-    return GenerationRequest("m", History(3, text.encode(), text, lambda: [{"role": "user", "content": text}]), **values)
+    return GenerationRequest("m", History(3, text.encode(), text, lambda: [{"role": "user", "content": text}]),
+                             **values)
 
 
 def plan_of(reply, text="Hello", **values):
@@ -136,7 +142,8 @@ class MatchTest(unittest.TestCase):
         ({"last_user_text": {"contains": "ell"}}, {"text": "Hello"}, {"text": "Help"}),
         ({"last_user_text": {"contains": ["a", "b"]}}, {"text": "xbxa"}, {"text": "aaa"}),
         ({"last_user_text": {"contains": "STRASSE", "case": False}}, {"text": "Die stra\u00dfe"}, {"text": "Die stra"}),
-        ({"last_user_text": {"regex": r"\bsea\b", "contains": "deep"}}, {"text": "the deep sea"}, {"text": "the seaside, deep"}),
+        ({"last_user_text": {"regex": r"\bsea\b", "contains": "deep"}}, {"text": "the deep sea"},
+         {"text": "the seaside, deep"}),
         ({"last_user_text": {"regex": "SEA", "case": False}}, {"text": "the sea"}, {"text": "the land"}),
         ({"last_user_text": {"regex": "^$"}}, {"text": ""}, {"text": " "}),
         ({"format": "json_schema"}, {"schema": {"type": "object"}}, {}),
@@ -146,7 +153,8 @@ class MatchTest(unittest.TestCase):
         ({"system": {"contains": "pirate"}}, {"system": "You are a pirate."}, {"system": "You are kind."}),
         ({"system": ""}, {}, {"system": "x"}),
         ({"any_message": {"contains": "pirate"}}, {"system": "You are a pirate."}, {"system": "You are kind."}),
-        ({"any_message": {"not": {"contains": "pirate"}}}, {"system": "You are kind."}, {"system": "You are a pirate."}),
+        ({"any_message": {"not": {"contains": "pirate"}}}, {"system": "You are kind."},
+         {"system": "You are a pirate."}),
         ({"any_message": {"all": [{"contains": "Ahoy"}, "Hello"]}}, {"system": "Ahoy!"}, {"system": "Ho!"}),
         ({"tools": "get_weather"}, {"tools": ["a", "get_weather"]}, {"tools": ["get_weather_now"]}),
         ({"tools": {"glob": "get_*"}}, {"tools": ["a", "get_weather"]}, {"tools": ["a"]}),
@@ -156,7 +164,8 @@ class MatchTest(unittest.TestCase):
         ({"tools": ["a", "b"]}, {"tools": ["b"]}, {"tools": ["c"]}),
         ({"metadata": {"run": "7"}}, {"metadata": {"run": "7", "x": "y"}}, {"metadata": {"run": "8"}}),
         ({"metadata": {"run": None}}, {"metadata": {"x": "y"}}, {"metadata": {"run": "8"}}),
-        ({"metadata": {"run": {"regex": r"^\d+$"}, "x": "y"}}, {"metadata": {"run": "8", "x": "y"}}, {"metadata": {"run": "8"}}),
+        ({"metadata": {"run": {"regex": r"^\d+$"}, "x": "y"}}, {"metadata": {"run": "8", "x": "y"}},
+         {"metadata": {"run": "8"}}),
         ({"header": {"X-Test": "a"}}, {"header": {"x-test": "a"}}, {"header": {"x-test": "b"}}),
         ({"header": {"x-test": None}}, {}, {"header": {"x-test": "b"}}),
         ({"stream": True}, {"stream": True}, {}),
@@ -175,7 +184,8 @@ class MatchTest(unittest.TestCase):
             messages += [{"role": "user", "content": "u%d" % number}, {"role": "assistant", "content": "a"}]
         content = case.get("text", "Hello")
         if "image" in case:
-            content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}]
+            content = [{"type": "text", "text": content},
+                       {"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}]
         body = {"messages": messages + [{"role": "user", "content": content}]}
         if "tools" in case:
             body["tools"] = [{"type": "function", "function": {"name": name}} for name in case["tools"]]
@@ -190,7 +200,8 @@ class MatchTest(unittest.TestCase):
             items += [{"role": "user", "content": "u%d" % number}, {"role": "assistant", "content": "a"}]
         content = case.get("text", "Hello")
         if "image" in case:
-            content = [{"type": "input_text", "text": content}, {"type": "input_image", "image_url": "http://localhost/x.png"}]
+            content = [{"type": "input_text", "text": content},
+                       {"type": "input_image", "image_url": "http://localhost/x.png"}]
         body = {"input": items + [{"role": "user", "content": content}]}
         if "system" in case:
             body["instructions"] = case["system"]
@@ -241,14 +252,17 @@ class MatchTest(unittest.TestCase):
         self.assertEqual((desk.request.rule, window["usage"]["output_tokens"]), ("added rule 2", 3))
 
     RESULTS = [
-        ({"contains": "clear"}, True), ({"contains": "rain"}, False), (None, False), ({"not": {"contains": "rain"}}, True),
-        ({"tool": "get_weather"}, True), ({"tool": "f"}, False), ({"tool": {"glob": "get_*"}, "contains": "clear"}, True),
+        ({"contains": "clear"}, True), ({"contains": "rain"}, False), (None, False),
+        ({"not": {"contains": "rain"}}, True),
+        ({"tool": "get_weather"}, True), ({"tool": "f"}, False), 
+        ({"tool": {"glob": "get_*"}, "contains": "clear"}, True),
         ({"call_id": "call_1"}, True), ({"call_id": "call_2"}, False), ({"path": "sky.now[0]", "equal": "clear"}, True),
         ({"path": "$.sky.now[1]", "equal": 7}, True), ({"path": "sky.now[1]", "equal": "7"}, False),
         ({"path": "sky.now[1]", "equal": True}, False), ({"path": "sky.now", "equal": ["clear", 7]}, True),
         ({"path": "sky.now[1]", "equal": 7.0}, True), ({"path": "sky"}, True), ({"path": "rain"}, False),
         ({"path": "sky", "contains": "now"}, True), ({"path": "sky.now[2]", "not": "x"}, False),
-        ({"path": "wind", "equal": None}, True), ({"path": "storm", "equal": None}, True), ({"path": "sky", "equal": None}, False),
+        ({"path": "wind", "equal": None}, True), ({"path": "storm", "equal": None}, True),
+        ({"path": "sky", "equal": None}, False),
         ([{"contains": "rain"}, {"contains": "clear"}], True), ([{"contains": "rain"}, {"contains": "snow"}], False),
         ({"path": "sky.now[0]", "regex": "^cl(.*)$"}, True), ("x", False),
     ]
@@ -259,7 +273,8 @@ class MatchTest(unittest.TestCase):
                  {"type": "function_call_output", "call_id": "call_1", "output": CALLED[2]["content"]}]
         for match, holds in self.RESULTS:
             desk = ScriptDesk({"match": {"tool_result": match}, "reply": "yes"})
-            for api, create in (("chat", lambda: desk.chat(messages=CALLED)), ("responses", lambda: desk.respond(items))):
+            for api, create in (("chat", lambda: desk.chat(messages=CALLED)),
+                                ("responses", lambda: desk.respond(items))):
                 with self.subTest(match=match, api=api):
                     create()
                     self.assertEqual(desk.request.rule is not None, holds)
@@ -295,7 +310,8 @@ class MatchTest(unittest.TestCase):
                 self.assertIsNone(desk.request.rule)
 
     def test_an_output_alone_still_has_the_last_user_text(self):
-        desk = ScriptDesk({"match": {"tool_result": {"contains": "clear"}, "last_user_text": "Weather?"}, "reply": "It is {{tool_result}}."},
+        desk = ScriptDesk({"match": {"tool_result": {"contains": "clear"}, "last_user_text": "Weather?"},
+                           "reply": "It is {{tool_result}}."},
                           {"reply": {"tool_calls": [{"name": "get_weather", "id": "call_7"}]}})
         first = desk.respond("Weather?")
         second = desk.respond([{"type": "function_call_output", "call_id": "call_7", "output": "clear"}],
@@ -321,7 +337,8 @@ class MatchTest(unittest.TestCase):
     def test_what_no_rule_matches_is_simulated_as_if_there_were_none(self):
         scripted = ScriptDesk({"match": {"model": "other"}, "reply": "one"}, {"match": {"system": "x"}, "reply": "two"})
         plain = ScriptDesk()
-        self.assertEqual([scripted.says("a", seed=7), scripted.says("b", seed=8)], [plain.says("a", seed=7), plain.says("b", seed=8)])
+        self.assertEqual([scripted.says("a", seed=7), scripted.says("b", seed=8)],
+                         [plain.says("a", seed=7), plain.says("b", seed=8)])
         self.assertIsNone(scripted.request.rule)
 
     def test_without_rules_the_simulated_backend_is_asked_directly(self):
@@ -346,11 +363,13 @@ class OnlyTest(unittest.TestCase):
     def test_the_nearest_rule_and_why_it_missed_are_told(self):
         desk = ScriptDesk(
             {"name": "far", "match": {"model": "x", "turn": 3, "stream": True}, "reply": "a"},
-            {"name": "near", "match": {"model": "m", "last_user_text": {"contains": "weather"}, "header": {"x-run": "7", "authorization": "k"}},
+            {"name": "near", "match": {"model": "m", "last_user_text": {"contains": "weather"},
+                                       "header": {"x-run": "7", "authorization": "k"}},
              "reply": "b"}, {"name": "other", "match": {"model": "y"}, "reply": "a"}, only=True)
         desk.headers = {"authorization": "Bearer secret", "x-run": "7"}
         message = self.refusal(desk, "Hello")
-        for words in ("'near'", "last_user_text: expected a text containing 'weather', got 'Hello'", "x-run: '7'", "authorization: (not shown)"):
+        for words in ("'near'", "last_user_text: expected a text containing 'weather', got 'Hello'", "x-run: '7'",
+                      "authorization: (not shown)"):
             self.assertIn(words, message)
         for words in ("secret", "model:", "'far'"):
             self.assertNotIn(words, message)
@@ -361,11 +380,15 @@ class OnlyTest(unittest.TestCase):
     def test_every_kind_of_fact_is_told(self):
         for match, body, words in (
                 ({"tools": "f"}, {"tools": [TOOL]}, "tools: expected a text equal to 'f', got 'get_weather'"),
-                ({"tools": "f"}, {}, "got none"), ({"tool_result": {"tool": "g"}}, {"messages": CALLED}, "of the tool a text equal to 'g'"),
-                ({"turn": {"min": 5}}, {}, "turn: expected at least 5, got 1"), ({"images": True}, {}, "images: expected true, got false"),
-                ({"metadata": {"a": "b"}}, {"metadata": {"a": "c"}}, "metadata: expected a: a text equal to 'b', got a: 'c'"),
+                ({"tools": "f"}, {}, "got none"), ({"tool_result": {"tool": "g"}}, {"messages": CALLED},
+                    "of the tool a text equal to 'g'"),
+                ({"turn": {"min": 5}}, {}, "turn: expected at least 5, got 1"), ({"images": True}, {},
+                    "images: expected true, got false"),
+                ({"metadata": {"a": "b"}}, {"metadata": {"a": "c"}},
+                 "metadata: expected a: a text equal to 'b', got a: 'c'"),
                 ({"format": "json_object"}, {}, "got 'text'"), ({"conversation": "conv_1"}, {}, "got nothing"),
-                ({"any_message": "x"}, {"messages": [{"role": "user", "content": str(n)} for n in range(9)]}, "'4' and 4 more")):
+                ({"any_message": "x"}, {"messages": [{"role": "user", "content": str(n)} for n in range(9)]},
+                 "'4' and 4 more")):
             with self.subTest(match=match):
                 self.assertIn(words, self.refusal(ScriptDesk({"match": match, "reply": "a"}, only=True), **body))
 
@@ -399,7 +422,8 @@ class CountTest(unittest.TestCase):
         desk = ScriptDesk({"match": {"last_user_text": "x", "matched": 1}, "reply": "second"},
                           {"match": {"last_user_text": "x", "matched": {"min": 3}}, "reply": "late"}, {"reply": "else"})
         # the second rule is not asked when the first answers
-        self.assertEqual([desk.says(text) for text in "xxyxxxx"], ["else", "second", "else", "else", "else", "late", "late"])
+        self.assertEqual([desk.says(text) for text in "xxyxxxx"], ["else", "second", "else", "else", "else", "late",
+            "late"])
 
     def test_the_call_number_and_the_rules_name_can_be_said(self):
         desk = ScriptDesk({"name": "n", "reply": "{{rule}} {{call}}"})
@@ -412,7 +436,8 @@ class CountTest(unittest.TestCase):
         self.assertEqual(desk.backend.rule_book.rules, ())
 
     def test_every_call_gets_a_reply_of_its_own_from_many_threads(self):
-        backend = make_backend({"replies": [str(number) for number in range(200)], "then": "next rule"}, {"reply": "over"})
+        backend = make_backend({"replies": [str(number) for number in range(200)], "then": "next rule"},
+                               {"reply": "over"})
         said, lock = [], threading.Lock()
 
         def ask():
@@ -434,7 +459,8 @@ class CountTest(unittest.TestCase):
         numbers = [book.claim(rule)[1], book.claim(rule)[1]]
         book.withdraw(rule, 1)
         self.assertEqual((numbers, rule.answered), ([1, 2], 1))
-        self.assertEqual([(claimed and claimed[1]) for claimed in (book.claim(rule), book.claim(rule), book.claim(rule))], [1, 3, None])
+        self.assertEqual([(claimed and claimed[1]) for claimed in (book.claim(rule), book.claim(rule),
+            book.claim(rule))], [1, 3, None])
 
     def test_a_reply_that_moves_to_a_worker_is_counted_once(self):
         desk = ScriptDesk({"replies": ["a " * 15000, "short"], "then": "next rule"}, {"reply": "over"})
@@ -447,6 +473,39 @@ class CountTest(unittest.TestCase):
         self.assertEqual(backend.rule_book.rules[0].answered, 0)
         backend.generate(make_request(max_tokens=9000, ignore_eos=True, breathe=int), Cancel())
         self.assertEqual(backend.rule_book.rules[0].answered, 1)
+
+
+class ReadmeTest(unittest.TestCase):
+
+    def setUp(self):
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
+            section = readme.read().partition("\n## Scripts\n")[2].partition("\n## ")[0]
+        self.section = section
+        self.script, = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+        self.rules, self.warnings = read_script(self.script, "README.md")
+
+    def test_its_script_has_no_mistakes_and_says_what_it_claims(self):
+        self.assertEqual((len(self.rules), self.warnings), (11, []))
+        desk = ScriptDesk(*[rule.told for rule in self.rules])
+        self.assertEqual(desk.says("Hi, my name is Ann"), "Hello Ann.")
+        asked = desk.chat("The weather?", tools=[TOOL])["choices"][0]["message"]
+        self.assertEqual([call["function"]["arguments"] for call in asked["tool_calls"]],
+                         ['{"city":"Oslo"}', '{"city":"Bergen"}'])
+        self.assertEqual(desk.says(messages=CALLED[:2] + [dict(CALLED[2], content='{"sky": {"now": "clear"}}')]),
+                         "It is clear.")
+        self.assertEqual(desk.chat("run")["choices"][0]["message"]["tool_calls"][0]["id"], "call_run1")
+        self.assertEqual([desk.says("status?") for _ in range(3)], ["queued", "running", "done"])
+        desk.says("status?")
+        self.assertIsNone(desk.request.rule)
+        output = desk.respond("search the sea")["output"]
+        self.assertEqual([item["type"] for item in output], ["web_search_call", "message", "function_call"])
+        self.assertEqual(output[1]["content"][0]["annotations"][0]["end_index"], len(output[1]["content"][0]["text"]))
+
+    def test_its_tables_name_all_keys(self):
+        for key in MATCH_KEYS:
+            self.assertRegex(self.section, r"\n\|[^|\n]*`%s`" % key)
+        for key in REPLY_KEYS:
+            self.assertRegex(self.section, r"`%s`|`%s:|\"%s\":" % (key, key, key))
 
 
 # ---- replies ----------------------------------------------------------------------------------
@@ -496,7 +555,8 @@ class ReplyTest(unittest.TestCase):
 
     def test_reasoning(self):
         choice, response = self.both({"reasoning": "Let me think.", "text": "42"})
-        self.assertEqual((choice["message"]["reasoning_content"], choice["message"]["content"]), ("Let me think.", "42"))
+        self.assertEqual((choice["message"]["reasoning_content"], choice["message"]["content"]),
+                         ("Let me think.", "42"))
         self.assertEqual(response["output"][0]["summary"], [{"type": "summary_text", "text": "Let me think."}])
         self.assertEqual(response["usage"]["output_tokens_details"]["reasoning_tokens"], 4)
         self.assertEqual(response["usage"]["output_tokens"], 5)
@@ -506,8 +566,10 @@ class ReplyTest(unittest.TestCase):
 
     def test_tool_calls(self):
         choice, response = self.both({"tool_calls": [
-            {"name": "f", "arguments": {"city": "{{last_user_text}}", "n": 1}}, {"name": "g", "arguments": '{"a": "{{last_user_text|json}}"}'},
-            {"name": "h", "input": "raw {{turn}}", "id": "call_own{{call}}"}, {"name": "i"}, {"name": "j", "pieces": ["{\"b\"", ": 2}"]}]})
+            {"name": "f", "arguments": {"city": "{{last_user_text}}", "n": 1}}, {"name": "g",
+                "arguments": '{"a": "{{last_user_text|json}}"}'},
+            {"name": "h", "input": "raw {{turn}}", "id": "call_own{{call}}"}, {"name": "i"},
+            {"name": "j", "pieces": ["{\"b\"", ": 2}"]}]})
         calls = choice["message"]["tool_calls"]
         self.assertEqual(choice["finish_reason"], "tool_calls")
         self.assertEqual([call.get("function", call.get("custom")) for call in calls], [
@@ -517,32 +579,37 @@ class ReplyTest(unittest.TestCase):
         self.assertEqual(calls[2]["id"], "call_own1")
         self.assertEqual([(item["type"], item["name"], item.get("arguments", item.get("input")), item["status"])
                           for item in response["output"]], [
-            ("function_call", "f", '{"city":"Hello","n":1}', "completed"), ("function_call", "g", '{"a": "Hello"}', "completed"),
+            ("function_call", "f", '{"city":"Hello","n":1}', "completed"), ("function_call", "g", '{"a": "Hello"}',
+                "completed"),
             ("custom_tool_call", "h", "raw 1", "completed"), ("function_call", "i", "{}", "completed"),
             ("function_call", "j", '{"b": 2}', "completed")])
         self.assertEqual(len({item["call_id"] for item in response["output"]}), 5)
 
     def test_items_in_their_order(self):
         choice, response = self.both({"items": [
-            "First.", {"tool_call": {"name": "f", "arguments": {}}}, {"reasoning": "Hm."}, {"reasoning": "Well."}, {"text": "Second."},
+            "First.", {"tool_call": {"name": "f", "arguments": {}}}, {"reasoning": "Hm."}, {"reasoning": "Well."},
+            {"text": "Second."},
             {"text": "Third."}, {"refusal": "No."}, {"json": [1]}]})
         self.assertEqual(choice["message"]["content"], "First.Second.Third.[1]")
         self.assertEqual(choice["finish_reason"], "tool_calls")
         output = response["output"]
         self.assertEqual([item["type"] for item in output],
                          ["message", "function_call", "reasoning", "reasoning", "message", "message"])
-        self.assertEqual([part.get("text", part.get("refusal")) for item in output if item["type"] == "message" for part in item["content"]],
+        self.assertEqual([part.get("text", part.get("refusal")) for item in output if item["type"] == "message"
+                          for part in item["content"]],
                          ["First.", "Second.", "Third.", "No.", "[1]"])
 
     def test_a_call_is_done_before_the_next_item_begins(self):
         desk = ScriptDesk({"reply": {"tool_calls": [{"name": "f"}, {"name": "g", "input": "x"}]}})
-        events = [event["type"].replace("response.", "") for event in read_response_stream(self, desk.respond(stream=True))]
+        events = [event["type"].replace("response.", "") for event in read_response_stream(self,
+            desk.respond(stream=True))]
         self.assertEqual(events[2:-1], [
             "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
             "output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done"])
 
     def test_annotations(self):
-        note = {"type": "url_citation", "url": "http://localhost/{{turn}}", "title": "T", "start_index": 0, "end_index": 5}
+        note = {"type": "url_citation", "url": "http://localhost/{{turn}}", "title": "T", "start_index": 0,
+                "end_index": 5}
         choice, response = self.both({"text": "Look.", "annotations": [note]})
         told = dict(note, url="http://localhost/1")
         self.assertEqual(response["output"][0]["content"][0]["annotations"], [told])
@@ -550,20 +617,26 @@ class ReplyTest(unittest.TestCase):
             key: value for key, value in told.items() if key != "type"}}])
 
     ITEMS = [
-        ({"type": "web_search_call", "action": {"type": "search", "query": "{{last_user_text}}"}}, {"action": {"type": "search", "query": "Hello"}}),
-        ({"type": "file_search_call", "queries": ["a"], "results": [{"file_id": "f"}]}, {"results": [{"file_id": "f"}]}),
+        ({"type": "web_search_call", "action": {"type": "search", "query": "{{last_user_text}}"}},
+         {"action": {"type": "search", "query": "Hello"}}),
+        ({"type": "file_search_call", "queries": ["a"], "results": [{"file_id": "f"}]},
+         {"results": [{"file_id": "f"}]}),
         ({"type": "code_interpreter_call", "code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]},
          {"code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]}),
         ({"type": "image_generation_call", "result": "aGk="}, {"result": "aGk="}),
         ({"type": "mcp_list_tools", "server_label": "s", "tools": []}, {"tools": []}),
         ({"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{\"a\": 1}", "output": "o"},
          {"arguments": "{\"a\": 1}", "output": "o", "error": None}),
-        ({"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}", "error": {"type": "mcp_protocol_error"}},
+        ({"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}",
+          "error": {"type": "mcp_protocol_error"}},
          {"error": {"type": "mcp_protocol_error"}}),
         ({"type": "mcp_approval_request", "server_label": "s", "name": "n", "arguments": "{}"}, {"name": "n"}),
-        ({"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}}, {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
-        ({"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "x"}}, {"operation": {"type": "delete_file", "path": "x"}}),
-        ({"type": "computer_call", "action": {"type": "wait"}}, {"action": {"type": "wait"}, "pending_safety_checks": []}),
+        ({"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}},
+         {"action": {"type": "exec", "command": ["ls"], "env": {}}}),
+        ({"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "x"}},
+         {"operation": {"type": "delete_file", "path": "x"}}),
+        ({"type": "computer_call", "action": {"type": "wait"}}, {"action": {"type": "wait"},
+            "pending_safety_checks": []}),
     ]
 
     def test_items_of_builtin_tools(self):
@@ -579,8 +652,10 @@ class ReplyTest(unittest.TestCase):
     def test_a_builtin_tools_events_come_in_the_services_order(self):
         desk = ScriptDesk({"reply": {"items": [{"item": {"type": "code_interpreter_call", "code": "a b"}}]}})
         events = [event["type"] for event in read_response_stream(self, desk.respond(stream=True))]
-        self.assertEqual(events[2:-1], ["response.output_item.added"] + ["response.code_interpreter_call" + name for name in (
-            ".in_progress", "_code.delta", "_code.delta", "_code.done", ".interpreting", ".completed")] + ["response.output_item.done"])
+        self.assertEqual(events[2:-1], ["response.output_item.added"] + ["response.code_interpreter_call" + name
+            for name in (
+            ".in_progress", "_code.delta", "_code.delta", "_code.done", ".interpreting",
+            ".completed")] + ["response.output_item.done"])
 
     def test_a_finish_reason(self):
         for reason, status in (("stop", "completed"), ("length", "incomplete"), ("content_filter", "incomplete")):
@@ -595,7 +670,8 @@ class ReplyTest(unittest.TestCase):
                           usage["prompt_tokens_details"]["cached_tokens"]), (1000, 2, 1002, 512))
         desk = ScriptDesk({"reply": {"text": "Hi.", "usage": {"completion_tokens": 7, "reasoning_tokens": 9}}})
         first = desk.respond()
-        self.assertEqual((first["usage"]["output_tokens"], first["usage"]["output_tokens_details"]["reasoning_tokens"]), (7, 9))
+        usage = first["usage"]
+        self.assertEqual((usage["output_tokens"], usage["output_tokens_details"]["reasoning_tokens"]), (7, 9))
         self.assertGreater(desk.respond(previous_response_id=first["id"])["usage"]["input_tokens"], 0)
 
     def test_ids_and_the_time(self):
@@ -628,17 +704,24 @@ class ReplyTest(unittest.TestCase):
         self.assertEqual(said, ["", "Hel", "lo, wor", "ld", None])
         self.assertEqual(desk.chat()["usage"]["completion_tokens"], sum(map(TOKENIZER.count, pieces)))
         events = read_response_stream(self, desk.respond(stream=True))
-        self.assertEqual([event["delta"] for event in events if event["type"] == "response.output_text.delta"], ["Hel", "lo, wor", "ld"])
-        deltas = [delta for _, delta in plan_of({"tool_calls": [{"name": "f", "pieces": ["{\"a\":", " 1}"]}]}) if delta.__class__ is ToolCallDelta]
+        self.assertEqual([event["delta"] for event in events if event["type"] == "response.output_text.delta"],
+                         ["Hel", "lo, wor", "ld"])
+        deltas = [delta for _, delta in plan_of({"tool_calls": [{"name": "f", "pieces": ["{\"a\":", " 1}"]}]})
+                  if delta.__class__ is ToolCallDelta]
         self.assertEqual([delta.arguments for delta in deltas], ["", "{\"a\":", " 1}"])
 
     def test_templates_take_the_requests_fields(self):
         desk = ScriptDesk({"match": {"last_user_text": {"regex": r"\bin (?P<city>\w+)(, \w+)?"}},
-                           "reply": "{{match.city}}|{{match.0}}|{{match.2}}|{{model}}|{{turn}}|{{header.X-Run}}|{{metadata.k}}|{{system}}|{{endpoint}}"})
+                           "reply": "{{match.city}}|{{match.0}}|{{match.2}}|{{model}}|{{turn}}|{{header.X-Run}}|"
+                                    "{{metadata.k}}|{{system}}|{{endpoint}}"})
         desk.headers = {"x-run": "7"}
-        messages = [{"role": "system", "content": "Be."}, {"role": "user", "content": [{"type": "text", "text": "Rain in Oslo"}]}]
-        self.assertEqual(desk.says(messages=messages, metadata={"k": "v"}, store=True), "Oslo|in Oslo||m|1|7|v|Be.|chat")
-        desk = ScriptDesk({"match": {"tool_result": {"path": "sky"}}, "reply": "{{tool_result.sky.now[0]}} {{tool_result.sky.now[1]}} {{tool_result.no}}|{{tool_result.sky}}"})
+        messages = [{"role": "system", "content": "Be."}, {"role": "user", "content": [{"type": "text",
+            "text": "Rain in Oslo"}]}]
+        self.assertEqual(desk.says(messages=messages, metadata={"k": "v"}, store=True),
+                         "Oslo|in Oslo||m|1|7|v|Be.|chat")
+        desk = ScriptDesk({"match": {"tool_result": {"path": "sky"}},
+                           "reply": "{{tool_result.sky.now[0]}} {{tool_result.sky.now[1]}} {{tool_result.no}}|"
+                                    "{{tool_result.sky}}"})
         self.assertEqual(desk.says(messages=CALLED), 'clear 7 |{"now":["clear",7]}')
 
     def test_templates_put_text_in_and_nothing_else(self):
@@ -673,15 +756,18 @@ class LimitTest(unittest.TestCase):
 
     def test_max_tokens_cuts(self):
         desk = ScriptDesk({"reply": "one two three four five"})
-        for limit, text in ((1, "one"), (3, "one two three"), (5, "one two three four five"), (6, "one two three four five")):
+        for limit, text in ((1, "one"), (3, "one two three"), (5, "one two three four five"),
+                            (6, "one two three four five")):
             with self.subTest(limit=limit):
                 answer = desk.chat(max_tokens=limit)
                 self.assertEqual((answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"],
-                                  answer["usage"]["completion_tokens"]), (text, "length" if limit < 5 else "stop", min(limit, 5)))
+                                  answer["usage"]["completion_tokens"]), (text, "length" if limit < 5 else "stop",
+                                      min(limit, 5)))
 
     def test_every_kind_of_reply_is_cut_at_every_limit_and_counts_no_more(self):
         reply = {"items": [{"reasoning": "a b c"}, {"pieces": ["one two three", " four"]}, {"refusal": "No no."},
-                           {"tool_call": {"name": "f", "arguments": {"a": 1}}}, {"item": {"type": "code_interpreter_call", "code": "a b"}},
+                           {"tool_call": {"name": "f", "arguments": {"a": 1}}},
+                           {"item": {"type": "code_interpreter_call", "code": "a b"}},
                            {"tool_call": {"name": "g", "input": ["x y z"]}}, "End."]}
         full = ScriptDesk({"reply": reply}).respond()["usage"]["output_tokens"]
         self.assertGreater(full, 20)
@@ -701,7 +787,8 @@ class LimitTest(unittest.TestCase):
 
     def test_a_stop_sequence_ends_it(self):
         desk = ScriptDesk({"reply": {"items": ["one two three", {"tool_call": {"name": "f"}}]}})
-        for stop, text, reason in (("two", "one ", "stop"), ("e t", "on", "stop"), (["three", "one"], "", "stop"), ("four", "one two three", "tool_calls")):
+        for stop, text, reason in (("two", "one ", "stop"), ("e t", "on", "stop"), (["three", "one"], "", "stop"),
+                                   ("four", "one two three", "tool_calls")):
             with self.subTest(stop=stop):
                 choice = desk.chat(stop=stop)["choices"][0]
                 self.assertEqual((choice["message"]["content"] or "", choice["finish_reason"]), (text, reason))
@@ -722,16 +809,20 @@ class LimitTest(unittest.TestCase):
         self.assertEqual({len(entry["top_logprobs"]) for entry in entries}, {2})
         told = desk.complete(logprobs=1, echo=True, max_tokens=3)["choices"][0]["logprobs"]
         self.assertEqual(told["tokens"], ["Hello", "one", " two", " three"])
-        self.assertEqual(ScriptDesk({"reply": "a b"}).chat(logprobs=True)["choices"][0]["logprobs"]["content"][1]["token"], " b")
+        entries = ScriptDesk({"reply": "a b"}).chat(logprobs=True)["choices"][0]["logprobs"]["content"]
+        self.assertEqual([entry["token"] for entry in entries], ["a", " b"])
 
     def test_echo_puts_the_prompt_in_front(self):
-        self.assertEqual(ScriptDesk({"reply": " there."}).complete("Hello", echo=True)["choices"][0]["text"], "Hello there.")
-        self.assertEqual(ScriptDesk({"reply": " there."}).complete("Hello", echo=True, max_tokens=0)["choices"][0]["text"], "Hello")
+        self.assertEqual(ScriptDesk({"reply": " there."}).complete("Hello", echo=True)["choices"][0]["text"],
+                         "Hello there.")
+        self.assertEqual(ScriptDesk({"reply": " there."}).complete("Hello", echo=True,
+            max_tokens=0)["choices"][0]["text"], "Hello")
 
     def test_a_batch_of_prompts_is_answered_prompt_by_prompt(self):
         desk = ScriptDesk({"match": {"last_user_text": "b"}, "reply": "B"}, {"reply": "other"})
         answer = desk.complete(["a", "b", "c"], n=2)
-        self.assertEqual([choice["text"] for choice in answer["choices"]], ["other", "other", "B", "B", "other", "other"])
+        self.assertEqual([choice["text"] for choice in answer["choices"]], ["other", "other", "B", "B", "other",
+            "other"])
 
     def test_the_authors_word_counts_against_a_schema(self):
         self.assertEqual(ScriptDesk({"reply": "no JSON"}).says(response_format={"type": "json_schema", "json_schema": {
@@ -762,7 +853,8 @@ class TimeTest(unittest.TestCase):
         self.assertEqual(self.dues({"text": "one two three", "ttft_ms": 0, "itl_ms": 0}), ([0.0] * 3, [0.0] * 2))
 
     def test_time_scale_is_laid_on_its_own_times_too(self):
-        backend = make_backend({"reply": {"text": "a b", "ttft_ms": 500, "itl_ms": 100}}, settings=Settings(**dict(SETTINGS, time_scale=0.1)))
+        backend = make_backend({"reply": {"text": "a b", "ttft_ms": 500, "itl_ms": 100}},
+                               settings=Settings(**dict(SETTINGS, time_scale=0.1)))
         plan = backend.generate(make_request(), Cancel())
         self.assertEqual([round(due, 6) for due in plan[0][1].dues[:2]], [0.05, 0.06])
 
@@ -790,7 +882,8 @@ class TimeTest(unittest.TestCase):
     def test_every_delta_has_its_items_place(self):
         plan = plan_of({"items": [{"item": {"type": "web_search_call", "action": {}}}, "a b"]}, endpoint="responses")
         self.assertEqual([(round(due, 6), delta.__class__) for due, delta in plan], [
-            (0.1, ItemStart), (0.1, ItemUpdate), (0.11, ItemUpdate), (0.12, ItemUpdate), (0.12, ItemEnd), (0.13, TextDelta),
+            (0.1, ItemStart), (0.1, ItemUpdate), (0.11, ItemUpdate), (0.12, ItemUpdate), (0.12, ItemEnd),
+            (0.13, TextDelta),
             (0.14, TextDelta), (0.14, Finish), (0.14, Usage)])
 
 
@@ -800,7 +893,8 @@ class CacheTest(unittest.TestCase):
     LONG = "word " * 200
 
     def test_cached_tokens_are_told_and_make_prefill_shorter(self):
-        desk = ScriptDesk({"reply": "a b c"}, settings=Settings(**dict(SETTINGS, cache_blocks=100, cache_block_tokens=16, prefill_ms_per_token=1)))
+        desk = ScriptDesk({"reply": "a b c"}, settings=Settings(**dict(SETTINGS, cache_blocks=100,
+            cache_block_tokens=16, prefill_ms_per_token=1)))
         first, request = desk.chat(self.LONG), desk.request
         again = desk.chat(self.LONG)
         self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
@@ -810,11 +904,14 @@ class CacheTest(unittest.TestCase):
         self.assertEqual(desk.backend.cache_stats().hits, cached)
 
     def test_every_kind_of_words_can_be_read_again(self):
-        reply = {"items": [{"reasoning": "Hm."}, {"pieces": ["one two three", " four"]}, {"tool_call": {"name": "f"}}, "x"]}
-        desk = ScriptDesk({"reply": reply}, settings=Settings(**dict(SETTINGS, cache_blocks=1000, cache_block_tokens=1)))
+        reply = {"items": [{"reasoning": "Hm."}, {"pieces": ["one two three", " four"]}, {"tool_call": {"name": "f"}},
+                           "x"]}
+        desk = ScriptDesk({"reply": reply}, settings=Settings(**dict(SETTINGS, cache_blocks=1000,
+            cache_block_tokens=1)))
         first = desk.respond(self.LONG)
         call, = [item for item in first["output"] if item["type"] == "function_call"]
-        second = desk.respond([{"type": "function_call_output", "call_id": call["call_id"], "output": "x"}], previous_response_id=first["id"])
+        second = desk.respond([{"type": "function_call_output", "call_id": call["call_id"], "output": "x"}],
+                              previous_response_id=first["id"])
         usage = second["usage"]
         self.assertGreater(usage["input_tokens_details"]["cached_tokens"], 200)
         self.assertLess(usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"])
@@ -824,9 +921,11 @@ class FaultTest(unittest.TestCase):
 
     def test_faults_and_gates_are_put_on_the_request_in_order_as_they_were_written(self):
         request = make_request()
-        make_backend({"name": "it", "reply": {"text": "a", "fault": ["cut:event=3", {"kind": "stall", "event": 1}], "gate": {"name": "g", "event": 2}}}
+        make_backend({"name": "it", "reply": {"text": "a", "fault": ["cut:event=3", {"kind": "stall", "event": 1}],
+                                              "gate": {"name": "g", "event": 2}}}
                      ).generate(request, Cancel())
-        self.assertEqual(request.wire_faults, ["cut:event=3", {"kind": "stall", "event": 1}, {"gate": {"name": "g", "event": 2}}])
+        self.assertEqual(request.wire_faults, ["cut:event=3", {"kind": "stall", "event": 1},
+                                               {"gate": {"name": "g", "event": 2}}])
         self.assertEqual(request.rule, "it")
 
     def test_a_fault_without_words_befalls_the_simulated_answer(self):

@@ -15,7 +15,8 @@ from backends.simulated import SimulatedBackend
 from server import MockTurtle, main
 from settings import Settings
 from tests.data.golden import read_chat_stream, read_response_stream
-from tests.support import (CHAT, RESPONSE, DeltaBackend, GatedBackend, LiveServerTest, RecordingServer, chat_text, every_form,
+from tests.support import (CHAT, RESPONSE, DeltaBackend, GatedBackend, LiveServerTest, RecordingServer, chat_text,
+                           every_form,
                            wait_until)
 from tests.test_process import run_command
 from tests.websocket_client import WebSocketClient
@@ -25,11 +26,14 @@ RULES = "/_mockturtle/rules"
 SCRIPT = """// what the tests say
 {"rules": [
     {"name": "call", "match": {"last_user_text": {"contains": "weather"}, "tool_result": null},
-     "reply": {"reasoning": "Look it up.", "text": "One moment.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}},
-    {"name": "result", "match": {"tool_result": {"path": "sky", "equal": "clear"}}, "reply": "It is {{tool_result.sky}}."},
+     "reply": {"reasoning": "Look it up.", "text": "One moment.",
+               "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}},
+    {"name": "result", "match": {"tool_result": {"path": "sky", "equal": "clear"}},
+     "reply": "It is {{tool_result.sky}}."},
     {"name": "json", "match": {"last_user_text": "json"}, "reply": {"json": {"a": 1}}},
     {"name": "no", "match": {"last_user_text": "no"}, "reply": {"refusal": "I will not."}},
-    {"name": "hello", "match": {"last_user_text": {"regex": "hello (\\\\w+)", "case": false}}, "reply": "Hi {{match.1}}."},
+    {"name": "hello", "match": {"last_user_text": {"regex": "hello (\\\\w+)", "case": false}},
+     "reply": "Hi {{match.1}}."},
 ]}
 """
 
@@ -55,7 +59,8 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
         return self.start_server(script=(self.write(text),), **settings)
 
     def says(self, text, **body):
-        answer = self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": text}], **body))
+        answer = self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": text}],
+            **body))
         self.assertEqual(answer.status, 200, answer.body)
         return answer.json()["choices"][0]["message"]["content"]
 
@@ -94,7 +99,8 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
     def test_a_tool_loop_in_chat_and_in_responses(self):
         self.start()
         messages = [{"role": "user", "content": "The weather?"}]
-        message = self.request("POST", "/v1/chat/completions", dict(CHAT, messages=messages)).json()["choices"][0]["message"]
+        message = self.request("POST", "/v1/chat/completions",
+                               dict(CHAT, messages=messages)).json()["choices"][0]["message"]
         self.assertEqual((message["reasoning_content"], message["content"]), ("Look it up.", "One moment."))
         messages += [{key: message[key] for key in ("role", "content", "tool_calls")}, {
             "role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": '{"sky": "clear"}'}]
@@ -102,7 +108,8 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
         self.assertEqual(answer["choices"][0]["message"]["content"], "It is clear.")
         first = self.response("The weather?")
         self.assertEqual([item["type"] for item in first["output"]], ["reasoning", "message", "function_call"])
-        second = self.response([{"type": "function_call_output", "call_id": first["output"][2]["call_id"], "output": '{"sky": "clear"}'}],
+        second = self.response([{"type": "function_call_output", "call_id": first["output"][2]["call_id"],
+                                 "output": '{"sky": "clear"}'}],
                                previous_response_id=first["id"])
         self.assertEqual(second["output"][0]["content"][0]["text"], "It is clear.")
 
@@ -112,34 +119,41 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
             with self.subTest(text=text):
                 chat = dict(CHAT, messages=[{"role": "user", "content": text}])
                 plain = self.request("POST", "/v1/chat/completions", chat).json()["choices"][0]["message"]
-                _, whole = read_chat_stream(self, self.request("POST", "/v1/chat/completions", dict(chat, stream=True)).body)
+                _, whole = read_chat_stream(self, self.request("POST", "/v1/chat/completions",
+                    dict(chat, stream=True)).body)
                 streamed = whole["choices"][0]["message"]
                 self.assertEqual((streamed["content"], streamed["refusal"]), (plain["content"], plain["refusal"]))
                 self.assertEqual([call["function"] for call in streamed.get("tool_calls", ())],
                                  [call["function"] for call in plain.get("tool_calls", ())])
                 body = self.request("POST", "/v1/responses", dict(RESPONSE, input=text, stream=True)).body
                 output = read_response_stream(self, body)[-1]["response"]["output"]
-                self.assertEqual([item["type"] for item in output], [item["type"] for item in self.response(text)["output"]])
+                self.assertEqual([item["type"] for item in output], [item["type"] for item
+                    in self.response(text)["output"]])
 
     def test_it_passes_through_the_engine(self):
         self.start(ttft_ms=20, itl_ms=1, max_num_seqs=1, max_waiting=0)
         client = self.connect()
-        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True, messages=[{"role": "user", "content": "hello a"}]))
+        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True,
+            messages=[{"role": "user", "content": "hello a"}]))
         head = client.read_head()
         self.assertEqual(head.status, 200)
-        answer = self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": "hello b"}]))
+        answer = self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user",
+            "content": "hello b"}]))
         self.assertEqual(answer.status, 429)
         self.assertEqual(chat_text(client.read_rest(head)), "Hi a.")
         self.assertEqual(self.server.backend.rule_book.rules[-1].answered, 1)
 
     def test_what_no_rule_answers_is_404_with_script_only_in_all_apis(self):
         self.start(script_only=True)
-        for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"model": "m", "prompt": "x"}), ("/v1/responses", RESPONSE),
-                           ("/v1/chat/completions", dict(CHAT, stream=True)), ("/v1/responses", dict(RESPONSE, stream=True)),
+        for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"model": "m", "prompt": "x"}),
+                           ("/v1/responses", RESPONSE),
+                           ("/v1/chat/completions", dict(CHAT, stream=True)), ("/v1/responses",
+                               dict(RESPONSE, stream=True)),
                            ("/v1/responses", dict(RESPONSE, background=True))):
             with self.subTest(path=path, body=body):
                 answer = self.request("POST", path, body)
-                self.assertEqual((answer.status, answer.error["type"], answer.error["code"]), (404, "script_error", "no_rule_matched"))
+                self.assertEqual((answer.status, answer.error["type"], answer.error["code"]),
+                                 (404, "script_error", "no_rule_matched"))
                 self.assertIn("The nearest is '", answer.error["message"])
                 self.assertIn("rules.json:", answer.error["message"])
         client = WebSocketClient(self.address)
@@ -153,16 +167,21 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
         self.start()
         listed = self.request("GET", RULES).json()
         self.assertEqual([rule["name"] for rule in listed["data"]], ["call", "result", "json", "no", "hello"])
-        self.assertEqual((listed["files"][0]["rules"], listed["script_only"], listed["data"][0]["source"][-12:]), (5, False, "rules.json:3"))
+        self.assertEqual((listed["files"][0]["rules"], listed["script_only"], listed["data"][0]["source"][-12:]),
+                         (5, False, "rules.json:3"))
         self.assertEqual(self.says("hello x"), "Hi x.")
-        added = self.request("POST", RULES, body=b'{"rules": [{"name": "mine", "match": {"last_user_text": "hello x"}, "reply": "Mine."}, // comment\n'
+        added = self.request("POST", RULES, body=b'{"rules": [{"name": "mine", "match": {"last_user_text": "hello x"}, '
+                                                 b'"reply": "Mine."}, // comment\n'
                                                  b'{"reply": {"text": "All."}},]}')
-        self.assertEqual((added.status, added.json()), (200, {"object": "rules.added", "names": ["mine", "added rule 1"], "rules": 7}))
+        self.assertEqual((added.status, added.json()), (200, {"object": "rules.added",
+            "names": ["mine", "added rule 1"], "rules": 7}))
         self.assertEqual((self.says("hello x"), self.says("json")), ("Mine.", "All."))
         self.request("POST", RULES + "?first=true", body=b'{"name": "top", "reply": "Top."}')
         self.assertEqual(self.says("hello x"), "Top.")
-        self.assertEqual(self.request("DELETE", RULES + "?name=top").json(), {"object": "rules.deleted", "deleted": 1, "rules": 7})
-        answered = {rule["name"]: (rule["seen"], rule["answered"]) for rule in self.request("GET", RULES).json()["data"]}
+        self.assertEqual(self.request("DELETE", RULES + "?name=top").json(), {"object": "rules.deleted", "deleted": 1,
+            "rules": 7})
+        answered = {rule["name"]: (rule["seen"], rule["answered"]) for rule in self.request("GET",
+            RULES).json()["data"]}
         self.assertEqual((answered["mine"], answered["hello"]), ((1, 1), (1, 1)))
         self.assertEqual(self.request("DELETE", RULES + "?name=top").status, 404)
         self.assertEqual(self.request("DELETE", RULES).json()["deleted"], 2)
@@ -170,8 +189,10 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
 
     def test_rules_that_are_wrong_change_nothing(self):
         self.start()
-        for body, param, words in ((b'[{"reply": 5}, {"tims": 1}]', "[0].reply", "body:1: [1].tims"), (b"", None, "column 1"), (b"{", None, "column 2"),
-                                   (b'{"rules": [\n{"reply": "{{x}}"}]}', "rules[0].reply.text", "body:2: "), (b"\xff", None, "UTF-8")):
+        for body, param, words in ((b'[{"reply": 5}, {"tims": 1}]', "[0].reply", "body:1: [1].tims"),
+                                   (b"", None, "column 1"), (b"{", None, "column 2"),
+                                   (b'{"rules": [\n{"reply": "{{x}}"}]}', "rules[0].reply.text", "body:2: "),
+                                   (b"\xff", None, "UTF-8")):
             with self.subTest(body=body):
                 answer = self.request("POST", RULES, body=body)
                 self.assertEqual((answer.status, answer.error["param"]), (400, param))
@@ -185,18 +206,21 @@ class ScriptLiveTest(ScriptFiles, LiveServerTest):
         for method, path in (("GET", RULES), ("POST", RULES), ("DELETE", RULES), ("POST", RULES + "/reload")):
             with self.subTest(method=method, path=path):
                 self.assertEqual(self.request(method, path).status, 401)
-                self.assertEqual(self.request(method, path, headers=dict(key, Origin="http://page.example")).status, 403)
+                self.assertEqual(self.request(method, path, headers=dict(key, Origin="http://page.example")).status,
+                                 403)
         self.assertEqual(self.request("GET", RULES, headers=key).status, 200)
 
     def test_a_file_that_has_changed_is_read_again_by_a_call(self):
         self.start('[{"reply": "one"}]')
         self.assertEqual(self.says("x"), "one")
         self.write('[{"reply": "two"}, {"match": {"model": "x"}, "reply": "b"}]')
-        self.assertEqual(self.request("POST", RULES + "/reload").json(), {"object": "rules.reloaded", "files": 1, "rules": 2})
+        self.assertEqual(self.request("POST", RULES + "/reload").json(), {"object": "rules.reloaded", "files": 1,
+            "rules": 2})
         self.assertEqual(self.says("x"), "two")
         self.write('[{"reply": "three", "tims": 1}]')
         answer = self.request("POST", RULES + "/reload")
-        self.assertEqual((answer.status, answer.error["code"], answer.error["param"]), (400, "invalid_script", "[0].tims"))
+        self.assertEqual((answer.status, answer.error["code"], answer.error["param"]),
+                         (400, "invalid_script", "[0].tims"))
         self.assertEqual(self.says("x"), "two")
         self.assertIn("[0].tims", self.request("GET", RULES).json()["files"][0]["error"])
 
@@ -250,7 +274,8 @@ class PollTest(ScriptFiles, unittest.TestCase):
         return RuleBook(paths, log=lambda level, message: self.told.append((level, message)))
 
     def test_only_what_has_changed_is_read(self):
-        one, two = self.write('[{"name": "a", "reply": "a"}]', "one.json"), self.write('[{"name": "b", "reply": "b"}]', "two.json")
+        one, two = self.write('[{"name": "a", "reply": "a"}]', "one.json"), self.write('[{"name": "b", "reply": "b"}]',
+            "two.json")
         book = self.book(one, two)
         kept = book.rules[0]
         book.poll()
@@ -258,7 +283,8 @@ class PollTest(ScriptFiles, unittest.TestCase):
         self.write('[{"name": "c", "reply": "c"}]', "two.json")
         book.poll()
         self.assertIs(book.rules[0], kept)
-        self.assertEqual(([rule.name for rule in book.rules], self.told), (["a", "c"], [("notice", "read again: " + two)]))
+        self.assertEqual(([rule.name for rule in book.rules], self.told), (["a", "c"],
+            [("notice", "read again: " + two)]))
 
     def test_a_broken_file_keeps_the_old_rules_and_is_told_once(self):
         path = self.write('[{"name": "a", "reply": "a"}]')
@@ -287,7 +313,8 @@ class PollTest(ScriptFiles, unittest.TestCase):
         self.assertEqual([rule.name for rule in book.rules], ["mine", "b"])
 
     def test_all_files_mistakes_are_told_together(self):
-        paths = self.write('[{"tims": 1, "reply": "a"}]', "one.json"), self.write("[", "two.json"), os.path.join(self.folder, "none.json"), self.folder
+        paths = self.write('[{"tims": 1, "reply": "a"}]', "one.json"), self.write("[",
+            "two.json"), os.path.join(self.folder, "none.json"), self.folder
         with self.assertRaises(ScriptMistakes) as caught:
             self.book(*paths)
         self.assertEqual([os.path.basename(each.source) for each in caught.exception.mistakes],
@@ -317,7 +344,8 @@ class BlockingBehindTest(LiveServerTest):
         tokenizer = ApproxTokenizer()
         voice = SimulatedBackend.from_settings(Settings(ttft_ms=0, itl_ms=0), tokenizer)
         self.scripted = ScriptedBackend(RuleBook(), self.behind, voice, tokenizer)
-        self.scripted.add_rules({"match": {"turn": {"min": 1}, "last_user_text": "mine"}, "reply": {"text": "Mine.", "id": "x"}})
+        self.scripted.add_rules({"match": {"turn": {"min": 1}, "last_user_text": "mine"},
+                                 "reply": {"text": "Mine.", "id": "x"}})
         return self.scripted
 
     def test_rules_and_the_backend_take_turns(self):
@@ -350,7 +378,8 @@ class CommandTest(ScriptFiles, unittest.TestCase):
         bad, good = self.write(self.BAD, "bad.json"), self.write(SCRIPT, "good.json")
         code, lines = self.check("--script", bad, "--script", good)
         self.assertEqual(code, 1)
-        self.assertEqual([line.split(": ")[:2] for line in lines[:-1]], [[bad + ":2", "[0].tims"], [bad + ":3", "[1].match.modle"]])
+        self.assertEqual([line.split(": ")[:2] for line in lines[:-1]], [[bad + ":2", "[0].tims"],
+            [bad + ":3", "[1].match.modle"]])
         self.assertEqual(lines[-1], "2 mistakes")
 
     def test_check_script_is_0_without_mistakes(self):
@@ -388,7 +417,8 @@ class OwnBackendTest(ScriptFiles, LiveServerTest):
         path = self.write("from mockturtle import Backend, Finish, TextDelta, Usage\n"
                           "class Own(Backend):\n"
                           "    def generate(self, request, cancel):\n"
-                          "        return [(0.0, TextDelta('Own.')), (0.0, Finish('stop')), (0.0, Usage(1, 1))]\n", "own.py")
+                          "        return [(0.0, TextDelta('Own.')), (0.0, Finish('stop')), (0.0, Usage(1, 1))]\n",
+                          "own.py")
         values = dict(self._defaults, backend=path + ":Own",
                       script=(self.write('[{"match": {"last_user_text": "mine"}, "reply": "Mine."}]'),))
         self._server = server = RecordingServer(Settings(**values))
@@ -396,7 +426,8 @@ class OwnBackendTest(ScriptFiles, LiveServerTest):
         self.addCleanup(self._check_server)
         self.addCleanup(self._stop_server)
         self._serving.start()
-        said = [self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": text}])).json()[
+        said = [self.request("POST", "/v1/chat/completions", dict(CHAT, messages=[{"role": "user",
+            "content": text}])).json()[
             "choices"][0]["message"]["content"] for text in ("mine", "other")]
         self.assertEqual(said, ["Mine.", "Own."])
 
