@@ -1,6 +1,7 @@
 """Replies by rule, without a server: what matches, what is said, in all APIs alike, plain and streamed."""
 import json
 import os
+import random
 import re
 import threading
 import unittest
@@ -9,6 +10,7 @@ from api_common import ApiError, Clock, Ids, TakesLong, unframed_bytes
 from backends.contract import (Cancel, Finish, GenerationRequest, History, ItemEnd, ItemStart, ItemUpdate, TextDelta,
                                TextRun, ToolCallDelta, Usage)
 from backends.script_book import RuleBook
+from backends.script_check import ScriptMistakes
 from backends.script_conditions import MATCH_KEYS
 from backends.script_rules import REPLY_KEYS, read_script
 from backends.scripted import ScriptedBackend
@@ -19,7 +21,7 @@ from observe.metrics import Metrics
 from responses_api import ResponsesApiMixin
 from settings import Settings
 from state.memory import MemoryStore
-from tests import ROOT
+from tests import ROOT, test_script_rules
 from tests.data.golden import read_chat_stream, read_response_stream
 from tokenizer import ApproxTokenizer
 
@@ -938,6 +940,71 @@ class FaultTest(unittest.TestCase):
         request = make_request()
         make_backend({"match": {"model": "x"}, "reply": {"fault": "cut"}}).generate(request, Cancel())
         self.assertEqual((list(request.wire_faults), request.rule), ([], None))
+
+
+class AnyRuleTest(unittest.TestCase):
+    """Whatever a rule is: it is read or its mistakes are told, and then it answers or is an ApiError."""
+
+    ODD = (None, True, 0, -1, 1.5, 1e308, 10 ** 30, "", "x", "{{", "{{match.1}}", "{{tool_result.a}}", "(", "a*", [],
+           ["x"],
+           [1], [None], {}, {"a": 1}, {"equal": "x"}, {"not": None}, {"regex": "(x)"}, {"type": "mcp_call"},
+           {"text": "y"},
+           "\ud83d", [[]], {"not": {"not": "x"}}, {"all": [None]})
+    KEYS = ("not", "equal", "path", "items", "text", "case", "min", "template", "fault", "usage", "x")
+    MESSAGES = ([{"role": "user", "content": "x"}], CALLED, [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": None, "function_call": {"name": "f",
+            "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": None}])
+
+    def rules(self):
+        rules = [dict({"match": {"model": "m"}, "reply": "Hi."}, **change) for change, _ in test_script_rules.MistakesTest.CASES]
+        rules += [{"match": match, "reply": "x"} for match, _, _ in MatchTest.TEXTS]
+        rules += [{"match": {"tool_result": match}, "reply": "{{tool_result.a}}"} for match, _ in MatchTest.RESULTS]
+        return rules + [{"reply": {"items": [{"item": item}, "x"]}} for item, _ in ReplyTest.ITEMS]
+
+    def odd(self, draw):
+        return json.loads(json.dumps(draw.choice(self.ODD)))
+
+    def changed(self, draw, rule):
+        """A rule with a value of another one's, or an odd one, in it."""
+        rule = json.loads(json.dumps(rule))
+        for _ in range(draw.randrange(1, 4)):
+            places = list(places_of(rule))
+            if not places:
+                break
+            home, key = draw.choice(places)
+            other, other_key = draw.choice(list(places_of(json.loads(json.dumps(draw.choice(self.rules()))))))
+            home[key] = draw.choice((other[other_key], self.odd(draw)))
+            if home.__class__ is dict and draw.random() < 0.3:
+                home[draw.choice(self.KEYS)] = self.odd(draw)
+        return rule
+
+    def test_it_is_read_or_refused_and_answers(self):
+        draw, answered = random.Random(5), 0
+        for _ in range(700):
+            rule = self.changed(draw, draw.choice(self.rules()))
+            try:
+                desk = ScriptDesk(rule, only=draw.random() < 0.3)
+            except ScriptMistakes as exc:
+                self.assertTrue(exc.mistakes)
+                continue
+            body = draw.choice(({}, {"logprobs": True}, {"n": 2}, {"stop": "x"}, {"max_tokens": 2}, {"stream": True},
+                                {"tools": [TOOL]}))
+            for create in (lambda: desk.chat(messages=draw.choice(self.MESSAGES), **body), desk.respond, desk.complete):
+                try:
+                    create()
+                    answered += desk.request.rule is not None
+                except ApiError as error:
+                    self.assertEqual(error.code, "no_rule_matched", rule)
+        self.assertGreater(answered, 50)
+
+
+def places_of(value):
+    """(container, key) of every value within a value."""
+    pairs = value.items() if value.__class__ is dict else enumerate(value) if value.__class__ is list else ()
+    for key, each in list(pairs):
+        yield value, key
+        yield from places_of(each)
 
 
 if __name__ == "__main__":
