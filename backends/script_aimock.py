@@ -37,8 +37,8 @@ def convert_fixtures(value, check):
             check.add(path, "a fixture is an object with \"match\" and \"response\"")
             continue
         match = _FixtureMatch(fixture["match"], path + ("match",), check)
-        reply = _fixture_reply(fixture, path, check)
-        if match.rule is None or reply is None:
+        reply = _fixture_reply(fixture, path, check) if match.rule is not None else None
+        if reply is None:
             continue
         if match.sequence is None:
             entries.append((path, {"match": match.rule, "reply": reply}))
