@@ -280,7 +280,8 @@ class ResponsesApiMixin(Host):
             limit = room                    # an answer ends where the context does
 
         may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
-        if self.backend.wants_origin:
+        careful = self.backend.wants_origin
+        if careful:
             given["headers"] = self.headers
             given["over_socket"] = self.socket_frame is not None
             if turn.conversation is None and parent is not None:
@@ -298,7 +299,8 @@ class ResponsesApiMixin(Host):
             return walked()
 
         def messages():
-            found = items_to_messages(items())
+            # who wants_origin reads the words before it answers: of a long chain not on the loop
+            found = items_to_messages(items() if careful else walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
         return GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,

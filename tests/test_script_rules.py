@@ -385,8 +385,8 @@ class AimockTest(unittest.TestCase):
 
     def test_what_has_no_place_here_is_left_out_with_a_warning(self):
         _, warnings = read_script(FIXTURES, "f.json")
-        self.assertEqual([(each.line, each.key) for each in warnings], [(13, "fixtures[6].match.inputText"),
-            (16, "fixtures[8].reply.items[1].text")])
+        self.assertEqual([(each.line, each.key) for each in warnings], [
+            (13, "fixtures[6].match.inputText"), (16, "fixtures[8].reply.items[1].text")])
 
     def test_mistakes_have_the_fixtures_line(self):
         for change, line, key in (('{"match": {}}', 2, "fixtures[0]"),
