@@ -20,6 +20,7 @@ try:
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.profiles import load_profile, profile_json, profile_line, profiles_text
     from backends.script_book import RuleBook, check_scripts
     from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
@@ -815,13 +816,16 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0 and the log is quiet unless given.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, and the
+    log is quiet.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning"}
+        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning"}
+        if not settings.get("profile") and not settings.get("calibrate"):
+            values.update(ttft_ms=0.0, itl_ms=0.0)
         values.update(settings)
         if backend.__class__ is str:
             values["backend"], backend = backend, None
@@ -968,6 +972,8 @@ def main(argv=None):
         return _self_test()
     if settings.check_script:
         return _check_script(settings.script)
+    if settings.dump_profile or settings.profile == "list":
+        return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
@@ -987,8 +993,10 @@ def main(argv=None):
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
-        settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
+    profile = getattr(server.backend, "profile", None)
+    server.log("notice", "simulating %s; try: curl %s/v1/models" % (
+        profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
+            settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1003,6 +1011,22 @@ def main(argv=None):
         server.log("warning", "the server could not keep its time: 1 %% of the frames were more than %.1f ms "
                   "late; a benchmark of this run measures the server" % late_ms)
     server.server_close()
+    return 0
+
+
+def _print_profile(settings):
+    """--profile list and --dump-profile: their exit code."""
+    try:
+        profile = None if settings.profile == "list" else load_profile(settings)
+        if profile is None and settings.profile != "list":
+            raise ValueError("--dump-profile needs --profile or --calibrate: what is to be printed")
+    except ValueError as exc:
+        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        return 2
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -34,6 +34,8 @@ class Settings:
     log_bodies = False              # request bodies in the log, at level debug
     allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
+    profile = ""                    # a built-in latency profile's name, or a file's, FILE.json
+    calibrate = ()                  # result files of load tools, from which a profile is made
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
     ttft_dist = "normal"            # constant, normal, lognormal, gamma, uniform or empirical:FILE
@@ -137,6 +139,8 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        if self.profile and self.calibrate:
+            raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -242,6 +246,10 @@ _SETTINGS_FLAGS = (
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
+        ("profile", "NAME", "latency profile: a built-in one, or FILE.json; 'list' shows the built-in ones. Flags "
+                            "like --ttft-ms weigh more than what is in it"),
+        ("calibrate", "FILE", "make the profile from a result file of GuideLLM, AIPerf or vllm bench serve; "
+                              "repeatable, as for several concurrencies"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
         ("ttft-dist", "KIND", "constant, normal, lognormal, gamma, uniform, or empirical:FILE of measured ms"),
@@ -319,6 +327,8 @@ def build_settings_parser():
                         help="drive all APIs in this process, state the timing error, and exit")
     parser.add_argument("--check-script", action="store_true", default=None,
                         help="name every mistake of the --script files, and exit: 0 without any, else 1")
+    parser.add_argument("--dump-profile", action="store_true", default=None,
+                        help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
@@ -346,7 +356,7 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test, check_script = flags.pop("self_test", False), flags.pop("check_script", False)
+    commands = {name: flags.pop(name, False) for name in ("self_test", "check_script", "dump_profile")}
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
@@ -356,5 +366,5 @@ def parse_settings(argv, environ=None):
             raise ValueError("--check-script needs --script")
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test, settings.check_script = self_test, check_script
+    vars(settings).update(commands)
     return settings

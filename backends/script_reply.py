@@ -244,7 +244,7 @@ class Spoken:
 
 # ---- parts ------------------------------------------------------------------------------------
 # steps(telling, choice): a list of (delta, slots, tokens). A step comes so many token times after the one before
-# it, and what the model writes in it counts as so many tokens of output. ends: set when a stop sequence was found.
+# it, and what the model writes in it counts as so many tokens of output.
 
 class TextPart:
     """Text, of a message. spoken: Spoken; annotations: a JsonTemplate of a list, or None."""

@@ -19,6 +19,7 @@ from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, Te
                                ToolCallDelta, Usage)
 from backends.latency import Distribution
 from backends.prefix_cache import PrefixCache
+from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -94,6 +95,7 @@ class SimulatedBackend(Backend):
     """
 
     blocking = False
+    profile = None                  # the latency profile's dict that it was made from
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None):
@@ -111,11 +113,14 @@ class SimulatedBackend(Backend):
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
-        simulation = Simulation(settings)
+        profile = load_profile(settings)
+        simulation = Simulation(settings, profile)
         cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
             if settings.cache_blocks else None
-        return cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
-                   settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend.profile = profile
+        return backend
 
     def included(self, item, includes):
         return fill_includes(item, includes)

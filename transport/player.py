@@ -176,14 +176,17 @@ class PushedSteps:
 
 
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
-    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
+    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer, within a Splice as well."""
     due_s, frame = first
     while True:
-        while due_s - last_s > heartbeat_s:
-            last_s += heartbeat_s
-            yield last_s, heartbeat
-        yield due_s, frame
-        last_s = due_s
+        if frame.__class__ is Splice:           # played past this generator, its end would look like a pause
+            steps = chain(frame.steps, steps)
+        else:
+            while due_s - last_s > heartbeat_s:
+                last_s += heartbeat_s
+                yield last_s, heartbeat
+            yield due_s, frame
+            last_s = due_s
         try:
             due_s, frame = next(steps)
         except StopIteration:
