@@ -362,7 +362,7 @@ def parse_settings(argv, environ=None):
         values.update(read_environment(environ))
         values.update(flags)
         settings = Settings(**values)
-        if check_script and not settings.script:
+        if commands["check_script"] and not settings.script:
             raise ValueError("--check-script needs --script")
     except ValueError as exc:
         parser.error(str(exc))

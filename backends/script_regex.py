@@ -49,7 +49,7 @@ class ScriptRegex:
                 return found
 
 
-def _single(node):
+def _single_char(node):
     """The character that a node is, or None."""
     if node.kind != "set":
         return None
@@ -64,7 +64,7 @@ def _needed(node):
     if node.kind == "seq":
         found, run = [], ""
         for part in node.parts:
-            char = _single(part)
+            char = _single_char(part)
             if char is not None:
                 run += char
                 continue
@@ -72,7 +72,7 @@ def _needed(node):
             run = ""
         return found + [run] * bool(run)
     if node.kind == "set":
-        return [_single(node)] if _single(node) is not None else []
+        return [_single_char(node)] if _single_char(node) is not None else []
     if node.kind == "group" or node.kind == "repeat" and node.low:
         return _needed(node.parts[0])
     return []
