@@ -68,7 +68,7 @@ class ScriptCheck:
         """The keys of an object that are known, in order; the others are mistakes."""
         for key in value:
             if key not in known:
-                self.add(path + (key,), "unknown key%s; there are %s" % (_hint(key, known), ", ".join(known)))
+                self.add(path + (key,), "unknown key%s" % (_hint(key, known) or "; there are %s" % ", ".join(known)))
         return [key for key in value if key in known]
 
 
