@@ -43,7 +43,7 @@ try:
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
-    from transport.http1 import HeadWriter, RequestParser, header_bytes
+    from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
@@ -84,8 +84,17 @@ ROUTES = (
     ("/_mockturtle/timing", {"GET": "control_timing"}),
     ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
     ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
+    ("/metrics", {"GET": "metrics_read"}),
 )
-OPEN_PATHS = frozenset(("/health",))        # answered without a key
+OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
+
+
+class _RouteMethods(dict):
+    """{method: name} of a path, which it knows."""
+
+    def __init__(self, path, methods):
+        dict.__init__(self, methods)
+        self.path = path
 
 
 class RouteTable:
@@ -93,9 +102,12 @@ class RouteTable:
 
     def __init__(self, routes):
         self._exact = {}
-        self._patterns = [(path.strip("/").split("/"), methods) for path, methods in routes if "{" in path]
+        self._patterns = []
         for path, methods in routes:
-            if "{" not in path:
+            methods = _RouteMethods(path, methods)
+            if "{" in path:
+                self._patterns.append((path.strip("/").split("/"), methods))
+            else:
                 self._exact[path] = methods
 
     def find_id(self, path, method):
@@ -106,7 +118,7 @@ class RouteTable:
         return methods, words
 
     def find(self, path):
-        """({method: name}, [parameters]), or (None, ()) for an unknown path."""
+        """(_RouteMethods, [parameters]), or (None, ()) for an unknown path."""
         if path.startswith("/v1/"):
             path = path[3:]
         methods = self._exact.get(path)
@@ -140,6 +152,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     routes = heads = app = None
     protocol_version = "HTTP/1.1"
+    route = None                    # the path's template
+    generates = streamed = False    # whether `completion` is its own, and not only watched
 
     def __init__(self, conn, request):
         # Not calling the base: its constructor would read a request from the socket and answer it.
@@ -197,6 +211,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def _answer_route(self):
         methods, words = self.routes.find(self.path)
         method = self.command
+        if methods is not None:
+            self.route = methods.path
         if method == "OPTIONS" and (methods is not None or self.path == "*"):
             self._answer_options(methods or {})
             return
@@ -212,7 +228,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if name is None:
             others, words = self.routes.find_id(self.path, method)
-            name = others["GET" if method == "HEAD" else method] if others is not None else None
+            if others is not None:
+                name, self.route = others["GET" if method == "HEAD" else method], others.path
         if name is None:
             raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
                            headers=[("allow", ", ".join(sorted(methods)))])
@@ -296,10 +313,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def log_exception(self):
         self.app.log_exception()
 
-    def send_json(self, status, value, headers=()):
+    def send_text(self, body, content_type):
+        self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
+
+    def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)
-        head = self.heads.json_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
-                                    self._extra_headers(headers))
+        head = self.heads.body_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
+                                    self._extra_headers(headers), type_line)
         self.status = status
         self.answer = head if self.command == "HEAD" else head + body
 
@@ -313,6 +333,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
+        if self.generates:
+            self.completion.lose("error")
         if self.play is not None and self.play.on_gone is not None:
             self.play.on_gone()
         if self.undo is not None:
@@ -322,6 +344,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
+        self.generates, self.streamed = True, streamed
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -333,14 +356,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            completion.begin(self.received_s, self.play)
             self.app.stage(self.play, completion, True)
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
         if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
+            completion.start_s, completion.counted_later = self.received_s, True
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
+            self._begin_late(completion)
             self.app.stage(self.play, completion, False)
 
     def send_events(self, log, at, completion=None, headers=()):
@@ -391,6 +417,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                          heartbeat=heartbeat)
         self.play.owner = self
 
+    def _begin_late(self, completion, play=None):
+        """Begin a generation whose end decides over the answer's status."""
+        completion.on_count = self._count_late
+        completion.begin(self.received_s, play)
+
+    def _count_late(self, outcome):
+        left = outcome == "abort" and not (self.streamed and self.play.push.head is None)   # no head is out
+        self.app.count_answer(self, 499 if left else self.status)
+
     def _send_pushed(self, completion, streamed, headers):
         settings = self.settings
         steps = completion.pushed_steps(
@@ -400,6 +435,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
         def render(status, body):
@@ -446,6 +482,7 @@ class SocketTurn(Handler):
         self.previous_id = id if id.__class__ is str else None
 
     def _answer_route(self):
+        self.route = "/responses"
         if self.message.error is not None:
             raise self.message.error
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
@@ -460,6 +497,7 @@ class SocketTurn(Handler):
     def send_completion(self, completion, streamed, headers=()):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
+        self.generates = True
         player, app = self.app.player, self.app
 
         def gone():
@@ -478,6 +516,7 @@ class SocketTurn(Handler):
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
+        completion.begin(self.received_s, play)
         app.stage(play, completion, True)
         self.play = play
 
@@ -510,7 +549,8 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
@@ -519,6 +559,8 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.backend = self._make_backend() if backend is None else backend
         self.store = store or make_store(settings, self.clock.time, self.log)
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
+        self.metrics.engine = self.backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -641,9 +683,31 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
+    def request_answered(self, handler):
+        """An answer is made and durable, and about to be sent: it is counted. Of one that is played only the
+        head is known."""
+        if handler.play is None:
+            if handler.generates:
+                handler.completion.count()
+        elif handler.generates and handler.completion.on_count is not None:
+            return                          # counted with its end
+        self.count_answer(handler, handler.status)
+
+    def count_answer(self, handler, status):
+        self.metrics.count_answer(handler.route, handler.command, status)
+
+    def request_dropped(self, handler):
+        """Its client left while a worker had it."""
+        late = handler.generates and handler.completion.on_count is not None
+        if handler.generates:
+            handler.completion.lose("abort")
+        if not late:
+            self.count_answer(handler, 499)
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
+        if handler.generates and not whole:
+            handler.completion.lose("error")   # a fault of the play's: else it is counted by now
         handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
@@ -661,6 +725,7 @@ class MockTurtleServer(ThreadingHTTPServer):
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
+        completion.lose("error")           # a fault of the play's: else it is counted by now
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
             run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
@@ -795,6 +860,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         """The base URLs that clients can use, without /v1."""
         return ["%s://%s:%d" % ("http" if self._tls is None else "https", "[%s]" % name[0] if ":" in name[0] else name[0], name[1])
                 for name in (sock.getsockname() for sock in self.listeners)]
+
+    def gauges(self):
+        """What the metrics page asks at each scrape: {name in observe/prometheus.py: number}."""
+        player = self.player
+        holder = self._loop or self._connection_threads
+        found = {"connections_open": len(holder.connections), "websockets_open": len(player.readers),
+                 "plays": len(player.plays), "heartbeats": player.heartbeats, "background": len(self.runs),
+                 "worker_jobs": self.workers.waiting()}
+        try:
+            found.update(self.store.stats())
+        except ApiError:
+            return found                    # the store is broken and has said so: the page goes without it
+        return found
 
     def summary(self):
         """One line about what was served and how punctually."""

@@ -27,6 +27,10 @@ class BatchRequest:
         return self.n * len(self.requests)
 
     @property
+    def held_tokens(self):
+        return sum(request.held_tokens for request in self.requests)
+
+    @property
     def draw(self):
         return self.requests[0].draw
 
@@ -45,6 +49,13 @@ class BatchRequest:
     @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
+
+    @property
+    def max_tokens(self):
+        return self.requests[0].max_tokens
+
+    def prompt_tokens(self):
+        return sum(request.history.tokens for request in self.requests)
 
 
 class BatchBackend(Backend):

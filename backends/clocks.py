@@ -58,7 +58,8 @@ class Simulation:
         if self._given("max_waiting") and not most:
             raise ValueError("--max-waiting needs --max-num-seqs: nobody waits while any number may run")
         self._curves = prefill, decode
-        if not most and prefill.is_flat() and decode.is_flat() and not profile.get("levels"):
+        if not most and prefill.is_flat() and decode.is_flat() and not profile.get("levels") \
+                and not settings.cache_blocks:
             return None
         return Engine(most, settings.max_waiting if settings.max_waiting >= 0 else None, prefill, decode)
 

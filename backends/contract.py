@@ -213,6 +213,7 @@ class GenerationRequest:
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
+    held_tokens = 0                     # of its prompt and its plan, where there is an engine
     draw = b""                          # the digest that the plan was drawn with
     prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
@@ -236,6 +237,9 @@ class GenerationRequest:
     def seqs(self):
         """Sequences that an engine runs for it."""
         return self.n
+
+    def prompt_tokens(self):
+        return self.history.tokens
 
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""

@@ -94,6 +94,7 @@ class Engine:
     def __init__(self, max_seqs=0, max_waiting=None, prefill_curve=None, decode_curve=None):
         self.max_seqs = max_seqs
         self.running = 0
+        self.tokens = 0             # of all that run: prompts and what they will say
         self._max_waiting = max_waiting
         self._queue = deque()
         flat = LoadCurve(LOAD_CURVE_OFF)
@@ -138,6 +139,7 @@ class Engine:
                 return              # it never came in
             self._fill(at_s)
             return
+        self.tokens -= seat.tokens
         self._set_running(self.running - seat.seqs, at_s)
         self._fill(at_s)
 
@@ -147,6 +149,7 @@ class Engine:
             self._admit(queue.popleft(), at_s)
 
     def _admit(self, seat, at_s):
+        self.tokens += seat.tokens
         self._set_running(self.running + seat.seqs, at_s)
         seat.admit(at_s)
 
@@ -159,18 +162,20 @@ class Engine:
 class Seat:
     """One request's place in the engine. arrived_s, admitted_s: monotonic; admitted_s None while it waits.
 
-    prefill_s: plan seconds up to the first token; what follows is decoding. Its plan counts from its admission.
+    prefill_s: plan seconds up to the first token; what follows is decoding. tokens: that it holds in the engine's cache
+    while it runs. Its plan counts from its admission.
     """
 
-    __slots__ = ("engine", "arrived_s", "admitted_s", "prefill_s", "seqs", "left", "on_admit", "_prefill_from",
+    __slots__ = ("engine", "arrived_s", "admitted_s", "prefill_s", "seqs", "tokens", "left", "on_admit", "_prefill_from",
                  "_decode_from")
 
-    def __init__(self, engine, arrived_s, prefill_s, seqs):
+    def __init__(self, engine, arrived_s, prefill_s, seqs, tokens=0):
         self.engine = engine
         self.arrived_s = arrived_s
         self.admitted_s = None
         self.prefill_s = prefill_s
         self.seqs = seqs
+        self.tokens = tokens
         self.left = False
         self.on_admit = None
         self._prefill_from = self._decode_from = None

@@ -46,7 +46,8 @@ class ScriptedBackend(Backend):
         return self._behind.prepare(request)
 
     def cache_stats(self):
-        return self._behind.cache_stats()
+        ask = getattr(self._behind, "cache_stats", None)
+        return ask() if ask is not None else None
 
     def close(self):
         self._behind.close()

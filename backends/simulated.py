@@ -156,6 +156,7 @@ class SimulatedBackend(Backend):
             count = len(run.pieces)
             end = run.dues[count - 1]
             request.ttft_s = run.dues[0]
+            request.held_tokens = request.history.tokens + count
             plan = [(run.dues[0], run), (end, _FINISHES[reason]),
                     (end, Usage(request.history.tokens, count, 0, cached))]
             if found is not None:
@@ -220,6 +221,7 @@ class SimulatedBackend(Backend):
                 plans.append(laid_out(one))
             plan = list(merge(*plans, key=plan_due))
         request.ttft_s = plan[0][0]
+        request.held_tokens = request.history.tokens + tokens
         plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
         return plan, answers
 

@@ -78,7 +78,7 @@ class HostTest(unittest.TestCase):
     def test_public_names_of_a_mixin_begin_with_its_apis_noun(self):
         for cls in MIXINS:
             for name in own_names(cls):
-                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health|control|rules)_")
+                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health|control|rules|metrics)_")
 
     def test_every_route_leads_to_a_method(self):
         for path, methods in ROUTES:
@@ -118,7 +118,7 @@ API_MODULES = {"chat_api", "responses_api", "extras_api", "responses_assembler",
 # a room: the rooms that its modules may import (design.md, "Rooms"); a folder stands for its modules
 ROOMS = {
     "api_common": set(), "tokenizer": set(), "backends": {"api_common", "backends", "tokenizer"},
-    "runs": {"api_common", "backends", "state", "transport"}, "state": {"api_common", "state"},
+    "runs": {"api_common", "backends", "observe", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
     "settings": {"api_common"},
     "api_tools": {"api_common", "backends"},
@@ -132,7 +132,7 @@ ROOMS = {
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
-    "control_api": {"api_common"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
+    "control_api": {"api_common"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common", "observe"}, "self_test": set(),
 }
 
 

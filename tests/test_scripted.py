@@ -60,7 +60,7 @@ class ScriptDesk(ChatApiMixin, CompletionsApiMixin, ResponsesApiMixin):
         if streamed:
             frames = []
             for _, frame in completion.iter_stream(completion.planned(), False):
-                frames.append(frame if frame.__class__ is bytes else run_step(frame))
+                frames.append(frame if isinstance(frame, bytes) else run_step(frame))
             self.answer = b"".join(frames)
             return
 
