@@ -13,7 +13,7 @@ from backends.batch import BatchBackend, BatchRequest
 from backends.contract import Finish, GenerationRequest, History, TextDelta, TextRun, Usage
 from backends.prompt import Prompt
 from chat_api import (SYSTEM_FINGERPRINT, ChunkAssembler, chat_usage, check_logit_bias, check_stop,
-                      read_banned, read_stop)
+                      read_banned, read_stop, renamed)
 from gateway_requests import relayed_completion_request
 from runs import Completion
 
@@ -157,6 +157,13 @@ class TextCompletionAssembler(ChunkAssembler):
         self._prefix = b'data: {%s,"choices":[' % self._common
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
+    def rename(self, id=None, message_id=None, created=None):
+        if id is not None:
+            self._common = renamed(self._common, b"id", dump_string(id))
+        if created is not None:
+            self._common = renamed(self._common, b"created", b"%d" % created)
+        self._prefix = b'data: {%s,"choices":[' % self._common
+
     def start(self):
         return b""
 
@@ -268,6 +275,8 @@ class CompletionsApiMixin(Host):
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
         for request in batch.requests:
+            if self.backend.wants_origin:
+                request.headers = self.headers
             limit = check_context(request.history.tokens, body.get("max_tokens"), self.settings.max_model_len, "prompt")
             request.max_tokens = min(request.max_tokens, limit) if limit is not None else request.max_tokens
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)

@@ -30,10 +30,12 @@ class Assembler:
     usage: the Usage that was fed, or None.
     counts: whether its answer is a completion in the metrics.
     keeps_failures: whether an answer that failed has an object that can be stored.
+    keeps_id: its id is already known elsewhere, and is not to be changed.
     """
 
     failed = None
     keeps_failures = False
+    keeps_id = False
     quiet = False
     counts = True
     usage = None
@@ -77,6 +79,9 @@ class Assembler:
     def result(self):
         """The complete object as JSON bytes."""
         raise NotImplementedError
+
+    def rename(self, id=None, message_id=None, created=None):
+        """Before anything is made of it: other ids or another time than it was given, as far as there are such."""
 
 
 class Completion:
@@ -148,6 +153,8 @@ class Completion:
             except BaseException:
                 self._give_up_place()
                 raise
+        if self.request.overrides is not None:
+            self.assembler.rename(**self.request.overrides)
         if self.record is None:
             return deltas
         if deltas.__class__ is list:

@@ -21,6 +21,8 @@ try:
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.profiles import load_profile, profile_json, profile_line, profiles_text
+    from backends.script_book import RuleBook, check_scripts
+    from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
     from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
@@ -34,6 +36,7 @@ try:
     from observe.trace import TimingError, TimingTrace, trace_ms
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
+    from rules_api import RulesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.carry import store_command
@@ -81,6 +84,8 @@ ROUTES = (
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
     ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
+    ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
     ("/metrics", {"GET": "metrics_read"}),
 )
 OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
@@ -139,7 +144,7 @@ class RouteTable:
 
 
 class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
-              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, BaseHTTPRequestHandler):
+              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, RulesApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -557,7 +562,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
-        self.backend = backend or make_backend(settings, self.tokenizer, self.log)
+        self.backend = backend or self._make_backend()
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
@@ -602,7 +607,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
-        self._sweeping = False
+        self._sweeping = self._polling = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
@@ -610,6 +615,21 @@ class MockTurtleServer(ThreadingHTTPServer):
                                    self._background_ended, self.stage)
         self.handler_class.runs = self.turn_class.runs = self.runs
         self.handler_class.live_responses = self.turn_class.live_responses = set()
+
+    def _make_backend(self):
+        """The one that the settings name, with a script in front of it. Raises ValueError."""
+        settings = self.settings
+        behind = make_backend(settings, self.tokenizer, self.log)
+        if behind.relays:
+            if settings.script:
+                raise ValueError("--script does not go with --backend upstream: rules stand in front of the others only")
+            return behind
+        voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
+        book = RuleBook(settings.script, settings.script_only, self.log)
+        for file in book.files:
+            for warning in file.warnings:
+                self.log("warning", str(warning))
+        return ScriptedBackend(book, behind, voice, self.tokenizer, settings.time_scale)
 
     def _build_transport(self):
         settings = self.settings
@@ -750,11 +770,24 @@ class MockTurtleServer(ThreadingHTTPServer):
     def sweep_store(self):
         """Once a second."""
         self.timing_error.roll()
+        book = getattr(self.backend, "rule_book", None)
+        if book is not None and book.files and not self._polling:
+            self._polling = True
+            self.workers.submit(self._poll_scripts)
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
             self._sweeping = True
             self.workers.submit(self._sweep_durable)
+
+    def _poll_scripts(self):
+        """On a worker: see whether script files have changed. Reading them may take long: that is another's job."""
+        book = self.backend.rule_book
+        try:
+            if book.has_changed():
+                self.workers.submit_blocking(book.poll, True)
+        finally:
+            self._polling = False
 
     def _sweep_durable(self):
         """On a worker, a few at a time, so that no request waits for long behind it."""
@@ -1050,14 +1083,17 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.check_script:
+        return _check_script(settings.script)
     if settings.dump_profile or settings.profile == "list":
         return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
     except (OSError, ValueError) as exc:
-        sys.stderr.write("mockturtle: error: %s\n" % (exc.strerror if isinstance(exc, OSError) and exc.strerror
-                                                       else exc))
+        told = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        for line in told.split("\n"):
+            sys.stderr.write("mockturtle: error: %s\n" % line)
         return 2
 
     def stop(number, frame):
@@ -1112,6 +1148,17 @@ def _self_test():
     with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
         return SelfTest(*mock.server.listeners[0].getsockname()[:2],
                         lateness=mock.server.metrics.lateness).run()
+
+
+def _check_script(paths):
+    """--check-script: a line for each mistake, 0 without any."""
+    mistakes, warnings, count = check_scripts(paths)
+    for warning in warnings:
+        sys.stdout.write("warning: %s\n" % warning)
+    for mistake in mistakes:
+        sys.stdout.write("%s\n" % mistake)
+    sys.stdout.write("%d mistakes\n" % len(mistakes) if mistakes else "%d rules, no mistakes\n" % count)
+    return 1 if mistakes else 0
 
 
 def is_loopback(sock):

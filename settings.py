@@ -41,6 +41,8 @@ class Settings:
     upstream_reasoning_field = ""   # what earlier reasoning goes back as, in assistant messages
     upstream_think = "off"          # tags: <think> at an answer's beginning is reasoning; opened: the tag is left out
     upstream_drop = ()              # fields that are never sent
+    script = ()                     # files of rules that answer, or aimock:FILE; the first that matches
+    script_only = False             # what no rule answers is an error
     log_level = "info"              # debug, info (a line a request), warning, error
     log_format = "text"             # or json
     log_bodies = False              # request bodies in the log, at level debug
@@ -278,6 +280,8 @@ _SETTINGS_FLAGS = (
     )),
     ("what is simulated", (
         ("backend", "NAME", "simulated, upstream, or FILE.py:Class for a backend of your own"),
+        ("script", "FILE", "rules that answer, JSON with comments, repeatable; aimock:FILE for aimock's fixtures"),
+        ("script-only", None, "404 for a request that no rule answers, in place of the simulated reply"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("tokenizer", "NAME", "what counts tokens: approx; FILE, a .tiktoken rank file or a tokenizer.json (byte-level "
                               "BPE); tiktoken:NAME, an encoding of that library"),
@@ -383,6 +387,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--check-script", action="store_true", default=None,
+                        help="name every mistake of the --script files, and exit: 0 without any, else 1")
     parser.add_argument("--dump-profile", action="store_true", default=None,
                         help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
@@ -412,13 +418,15 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test, dump_profile = flags.pop("self_test", False), flags.pop("dump_profile", False)
+    commands = {name: flags.pop(name, False) for name in ("self_test", "check_script", "dump_profile")}
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
         values.update(flags)
         settings = Settings(**values)
+        if commands["check_script"] and not settings.script:
+            raise ValueError("--check-script needs --script")
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test, settings.dump_profile = self_test, dump_profile
+    vars(settings).update(commands)
     return settings

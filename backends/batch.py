@@ -35,6 +35,18 @@ class BatchRequest:
         return self.requests[0].draw
 
     @property
+    def rule(self):
+        return self.requests[0].rule
+
+    @property
+    def wire_faults(self):
+        return [fault for request in self.requests for fault in request.wire_faults]
+
+    @property
+    def overrides(self):
+        return self.requests[0].overrides
+
+    @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
 

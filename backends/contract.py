@@ -61,7 +61,8 @@ class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=(
 
 
 class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
-    """The item that began last is complete. fields: dict laid over its first fields."""
+    """The item that began last is complete. fields: dict laid over its first fields. With the kind function_call
+    or custom_tool_call it says that all calls so far are; else they are at the Finish."""
     __slots__ = ()
 
 
@@ -195,7 +196,8 @@ class History:
         return None if self._prompt is None else self._prompt(self)
 
 
-_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
+_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields", "headers",
+                           "over_socket", "root", "rule", "wire_faults", "overrides"))
 
 
 class GenerationRequest:
@@ -209,6 +211,11 @@ class GenerationRequest:
     list of (event k, action), carried out by the player; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
     or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
+
+    For a backend that wants_origin: headers {lower-case name: value}; over_socket bool; root: a function that
+    returns the id of the first response of the chain that it follows, or None.
+    Set by a backend in generate(): rule: name of the script's rule that answers it; overrides: what
+    Assembler.rename() takes, or None.
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
@@ -218,7 +225,8 @@ class GenerationRequest:
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = authorization = None
+    reasoning_effort = sampling = raw = breathe = authorization = headers = root = rule = overrides = None
+    over_socket = False
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -323,11 +331,15 @@ class Backend:
     admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
     and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
+    wants_origin: whether its requests are to say where they come from (see GenerationRequest).
+    rule_book: None, or a scripted backend's RuleBook.
     """
 
     blocking = True
     relays = False
     engine = None
+    wants_origin = False
+    rule_book = None
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.

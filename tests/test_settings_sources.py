@@ -110,7 +110,8 @@ class WeightTest(SourcesCase):
 
     def test_all_flags_but_the_commands_are_settings(self):
         flags = {action.dest for action in build_settings_parser()._actions}
-        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "dump_profile", "version"})
+        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "check_script", "dump_profile",
+                                                        "version"})
         self.assertEqual(set(setting_names()) - flags, {"inline_body_bytes"})
 
     def test_keys_may_have_dashes_or_underscores(self):
