@@ -23,7 +23,10 @@ class ApiError(Exception):
 
     status: int, 4xx or 5xx. message, type, code, param: the envelope's four values.
     headers: list of (name, value) to send with it. close: end the connection after it.
+    media: the content type of an envelope that is no JSON.
     """
+
+    media = None
 
     def __init__(self, status, message, type="invalid_request_error", code=None, param=None,
                  headers=(), close=False):
@@ -666,6 +669,7 @@ class Host:
         chunked     whether a streamed answer is framed in chunks
         undo        None, or set to what is called when the store could not keep what the request wrote
         socket_frame  None, or the framer of a turn's events on a WebSocket
+        generation_faults()  list of the faults.Fault that are to befall a background response
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
@@ -700,4 +704,7 @@ class Host:
         raise NotImplementedError
 
     def playing(self):
+        raise NotImplementedError
+
+    def generation_faults(self):
         raise NotImplementedError

@@ -9,6 +9,8 @@ from time import monotonic
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import Cancel, TextRun
 from backends.engine import Seat
+from backends.interrupted import in_pieces, interrupted
+from faults import fault_error, read_faults
 from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
 from transport.seated import SeatSteps
 
@@ -69,6 +71,10 @@ class Assembler:
         """The frames that end a stream with an ApiError."""
         raise NotImplementedError
 
+    def told_error(self, error):
+        """fail() of a stream whose object is still being made: the error alone."""
+        return self.fail(error)
+
     def result(self):
         """The complete object as JSON bytes."""
         raise NotImplementedError
@@ -87,6 +93,9 @@ class Completion:
 
     record = None
     fault = None                        # the message of the error that ended it
+    faults = ()                         # faults.Fault: what is to go wrong with it
+    faults_done = ()                    # texts of those that have befallen what was generated
+    _fails_in_object = False            # a plain answer that fails is an object that says so
     seat = None                         # in the backend's engine, where it has one
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
@@ -112,12 +121,42 @@ class Completion:
         Raises ApiError for a request that the backend refuses.
         """
         deltas = self.backend.generate(self.request, self.cancel)
+        if self.faults or self.request.wire_faults:
+            deltas = self._faulted(deltas)
         if self.record is None:
             return deltas
         if deltas.__class__ is list:
             self.record = deltas
             return deltas
         return self._recorded(deltas)
+
+    def _faulted(self, deltas):
+        """The deltas with what the request's faults do to them, once its rule has said what it has to say.
+
+        Raises ApiError for a fault that is an error.
+        """
+        faults = self.faults = list(self.faults) + read_faults(list(self.request.wire_faults))
+        for fault in faults:
+            if fault.kind == "error":
+                self._note_fault(fault)
+                raise fault_error(fault)
+            if fault.kind == "store_full" and self._keep is not None:
+                self._keep = lambda frames, fault=fault: self._refuse_to_keep(fault)
+            elif fault.kind == "gate":
+                deltas = in_pieces(deltas)
+            elif fault.kind in ("failed", "incomplete"):
+                self._fails_in_object = fault.kind == "failed"
+                deltas = interrupted(deltas, self.request, self.assembler, fault, self._note_fault)
+        return deltas
+
+    def _note_fault(self, fault):
+        self.faults_done += (fault.text,)
+        if fault.standing is not None:
+            fault.standing.done += 1
+
+    def _refuse_to_keep(self, fault):
+        self._note_fault(fault)
+        raise ApiError(503, "The store cannot be used now: it is full.", type="server_error")
 
     def _recorded(self, deltas):
         for entry in deltas:
@@ -207,6 +246,8 @@ class Completion:
             if cancel.is_set():         # while it waited for a thread
                 return
             deltas = self.backend.generate(self.request, cancel)
+            if self.faults or self.request.wire_faults:
+                deltas = self._faulted(deltas)
             opening = assembler.begin()
             if opening:
                 player.push(play, 0.0, opening)
@@ -253,6 +294,24 @@ class Completion:
         return render(error.status, error)
 
     # ---- ends ---------------------------------------------------------------------------------
+
+    def call_off(self):
+        """It gets no end of its own: stop generating, without anybody having left. As abandon()."""
+        callbacks = list(self.cancel.raise_flag())
+        return callbacks + [self.settle] if self._settle is not None else callbacks
+
+    def break_off(self, error, submit):
+        """What ends a stream in the middle of its generation: a Step, or bytes. On the player's thread.
+
+        submit(job): runs what may wait elsewhere.
+        """
+        if not self.backend.blocking:
+            return Step(lambda: self._failure_frames(error, True), self._keep_blocking)
+        # The assembler is on the worker's thread, and ahead of what was played.
+        for callback in self.call_off():
+            submit(callback)
+        self.fault = error.message
+        return self.assembler.told_error(error) + self._tail
 
     def abandon(self):
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
@@ -312,11 +371,22 @@ class Completion:
         except Exception as exc:
             error = self._as_error(exc)
             self._metrics.add("failures")
+            if self._fails_in_object and assembler.keeps_failures and error is assembler.failed:
+                return self._failed_object(error, render)
             self.settle()
             return render(error.status, error)
         self.settle()
         self._count()
         return render(200, body)
+
+    def _failed_object(self, error, render):
+        """A plain answer that says of itself that it has failed."""
+        self.fault = error.message
+        self.assembler.fail(error)
+        if self._keep is not None:
+            self._keep(b"")
+        self.settle()
+        return render(200, self.assembler.result())
 
     def _failure_step(self, error):
         return Step(lambda: self._failure_frames(error, True), self._keep_blocking)

@@ -16,7 +16,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
+    from api_common import (LAST_CHUNK, SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
@@ -27,6 +27,8 @@ try:
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
+    from fault_room import generation_faults, stage_answer, stage_faults, take_faults
+    from faults import StandingFaults
     from observe.log import Log
     from observe.metrics import Metrics
     from observe.trace import TimingError, TimingTrace, trace_ms
@@ -39,6 +41,8 @@ try:
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
+    from transport.broken import with_content_type
+    from transport.gates import Gates
     from transport.http1 import HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
@@ -132,7 +136,11 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     server, on a subclass of its own.
     """
 
-    routes = heads = app = None
+    routes = heads = app = faults = None
+    asked_faults = ()               # faults.Fault: what is to go wrong with this request
+    faults_done = ()                # texts of those that did
+    faults_taken = faults_staged = False
+    cut_off = False                 # one of them ended the connection
     protocol_version = "HTTP/1.1"
 
     def __init__(self, conn, request):
@@ -184,6 +192,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         except Exception:
             self.log_exception()
             self.send_api_error(server_error())
+        if self.asked_faults and not self.faults_staged:
+            self._stage_answer()
         self.metrics.count_request()
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
@@ -200,7 +210,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         elif self.settings.guarded():
             self._check_host()
         if self.path.startswith(CONTROL_PREFIX):
-            self._check_control()
+            self.check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -213,7 +223,31 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "The content encoding '%s' is not supported; send the body as it is."
                            % self.headers["content-encoding"][:40])
+        if self.head.asks or self.faults.active:
+            take_faults(self, name)
         getattr(self, name)(*words)
+
+    def _stage_answer(self):
+        if self.command != "HEAD":
+            stage_answer(self.app, self)
+
+    def note_fault(self, fault):
+        """A fault was carried out."""
+        self.faults_done += (fault.text,)
+        if fault.standing is not None:
+            fault.standing.done += 1
+
+    def refused(self, error):
+        """The bytes of a whole answer that is an ApiError."""
+        return self._render(error.status, error)
+
+    def framed_error(self, error):
+        """The frames that end a stream of events with an ApiError."""
+        frame = b"event: error\ndata: %s\n\n" % error.envelope()
+        return chunked_bytes(frame) + LAST_CHUNK if self.chunked else frame
+
+    def generation_faults(self):
+        return generation_faults(self.asked_faults)
 
     def _check_key(self):
         """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
@@ -273,7 +307,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 
-    def _check_control(self):
+    def check_control(self):
+        """Raises ApiError 403 where control paths, and what headers ask of us, are off."""
         keyless = not self.settings.api_key
         check_control(self.headers.get("origin"), keyless and self.app.beyond_loopback)
         if keyless:
@@ -300,10 +335,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_api_error(self, error):
         if error.close:
             self.keep_alive = False
-        self.metrics.add("errors_%dxx" % (error.status // 100))
+        if error.status >= 400:
+            self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
+        if error.media is not None:
+            self.answer = with_content_type(self.answer, error.media)
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -316,6 +354,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
+        if self.asked_faults:
+            completion.faults = self.asked_faults
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -327,8 +367,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
-            self.app.stage(self.play, completion, True)
             self.play.frame = self._stream_head(headers)
+            self.app.stage(self.play, completion, True)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
         if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
@@ -442,7 +482,12 @@ class SocketTurn(Handler):
     def _answer_route(self):
         if self.message.error is not None:
             raise self.message.error
+        if self.head.asks or self.faults.active:
+            take_faults(self, "responses_turn", self.message.body)
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
+
+    def _stage_answer(self):
+        return                                          # an error of one message, which has no other form
 
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
@@ -454,6 +499,8 @@ class SocketTurn(Handler):
     def send_completion(self, completion, streamed, headers=()):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
+        if self.asked_faults:
+            completion.faults = self.asked_faults
         player, app = self.app.player, self.app
 
         def gone():
@@ -516,12 +563,14 @@ class MockTurtleServer(ThreadingHTTPServer):
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
         self.backend = backend
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
+        self.faults = StandingFaults(settings.fault, settings.seed)
+        self.gates = Gates(settings.gate_timeout_s, self.clock.monotonic)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
-            "timing_trace": self.timing_trace, "timing_error": self.timing_error,
+            "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)
@@ -603,12 +652,14 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def plays_directly(self, completion):
         """Whether an answer that is due at once need not be a play."""
-        return completion.backend.engine is None and self.timing_trace is None
+        return completion.backend.engine is None and self.timing_trace is None and not completion.faults
 
     def stage(self, play, completion, streamed):
         """What stands between a completion's play and the player: the backend's engine, a trace."""
         if not completion.backend.blocking:
             completion.take_seat(play, self.player, streamed)
+        if completion.faults or completion.backend.sets_faults and completion.backend.blocking:
+            stage_faults(self, play, completion, streamed)
         if self.timing_trace is not None:
             TracedSteps(play, self.clock, lambda traced: self._traced(traced, completion, play.start_s, streamed))
 
@@ -641,8 +692,18 @@ class MockTurtleServer(ThreadingHTTPServer):
                 ttft_s = completion.first_token_s - handler.received_s
         log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
                     self.clock.monotonic() - handler.received_s,
-                    "client left" if not whole else fault or "completed",
+                    self._ended(handler, whole, fault),
                     handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
+
+    @staticmethod
+    def _ended(handler, whole, fault):
+        """How a request ended, in words."""
+        completion = handler.completion
+        done = handler.faults_done if completion is None else handler.faults_done + tuple(completion.faults_done)
+        ended = "client left" if not whole and not handler.cut_off else fault or "completed"
+        if not done:
+            return ended
+        return "%s; faults: %s" % ("cut off" if handler.cut_off else ended, "; ".join(done))
 
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""

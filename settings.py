@@ -9,6 +9,7 @@ import os
 import time
 
 from api_common import FIXED_CREATED, __version__
+from faults import read_faults
 
 ENVIRONMENT_PREFIX = "MOCKTURTLE_"
 
@@ -53,6 +54,8 @@ class Settings:
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
     refusal_rate = 0.0              # how often an answer is a refusal
+    fault = ()                      # what goes wrong: kind:key=value,...
+    gate_timeout_s = 30.0           # how long an answer waits at a gate
     fixed_ids = False               # ids count up and `created` stands still
     store = "memory"                # or sqlite:PATH
     store_sync = "normal"           # full: what was answered survives the machine's power loss as well
@@ -108,7 +111,7 @@ class Settings:
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
-                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale"):
+                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "gate_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -132,8 +135,17 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        for spec in self.fault:
+            try:
+                read_faults(spec, standing=True)
+            except ValueError as exc:
+                raise ValueError("--fault: %s" % exc)
         if not self.model:
             raise ValueError("--model must name at least one model")
+
+
+# What stands between the values of a repeated setting in the environment, where it is no comma.
+_SETTINGS_SEPARATORS = {"fault": ";"}
 
 
 def setting_names():
@@ -153,7 +165,7 @@ def read_setting(name, value, where):
     text = value.__class__ is str
     if kind is tuple:
         if text and where.startswith(ENVIRONMENT_PREFIX):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return tuple(part.strip() for part in value.split(_SETTINGS_SEPARATORS.get(name, ",")) if part.strip())
         values = [value] if text else value
         if values.__class__ is list and all(each.__class__ is str for each in values):
             return tuple(values)
@@ -260,6 +272,11 @@ _SETTINGS_FLAGS = (
         ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("no-compact", None, "refuse /v1/responses/compact, as for a model that does not support it"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
+    )),
+    ("failure on demand", (
+        ("fault", "SPEC", "what goes wrong, repeatable: kind:key=value,... with rate=, endpoint=, model=, times= "
+                          "(README, \"Failure on demand\")"),
+        ("gate-timeout-s", "S", "an answer that waits at a gate fails after this"),
     )),
     ("leniency", (
         ("strict", None, "the public service's own rules: unknown parameters are 400, and so on"),

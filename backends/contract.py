@@ -91,7 +91,7 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
 class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
-    blocking = False
+    blocking = sets_faults = False
     engine = None
 
     def __init__(self, error):
@@ -104,7 +104,7 @@ class FailingBackend:
 class SilentBackend:
     """Answers a request that asks for no output: a turn that only prepares the next."""
 
-    blocking = False
+    blocking = sets_faults = False
     engine = None
 
     def generate(self, request, cancel):
@@ -187,7 +187,8 @@ class GenerationRequest:
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
     bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
-    list of (event k, action), carried out by the player; ignored_fields: names that the request
+    what is to go wrong, as faults.read_faults() takes it, set by the backend; rule: the name of the rule that it
+    answered by, or None; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
     "responses"; breathe: see Host.
     """
@@ -198,7 +199,7 @@ class GenerationRequest:
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = None
+    reasoning_effort = sampling = raw = breathe = rule = None
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -295,10 +296,12 @@ class Backend:
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
+    sets_faults: whether generate() may put faults into request.wire_faults; before it returns, if so.
     """
 
     blocking = True
     engine = None
+    sets_faults = False
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.

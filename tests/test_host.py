@@ -118,9 +118,10 @@ API_MODULES = {"chat_api", "responses_api", "extras_api", "responses_assembler",
 # a room: the rooms that its modules may import (design.md, "Rooms"); a folder stands for its modules
 ROOMS = {
     "api_common": set(), "tokenizer": set(), "backends": {"api_common", "backends", "tokenizer"},
-    "runs": {"api_common", "backends", "state", "transport"}, "state": {"api_common", "state"},
+    "faults": {"api_common"}, "fault_room": {"api_common", "faults", "responses_request", "transport"},
+    "runs": {"api_common", "backends", "faults", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
-    "settings": {"api_common"},
+    "settings": {"api_common", "faults"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
     "chat_api": {"api_common", "api_tools", "backends", "runs", "state", "stored_chats_api"},

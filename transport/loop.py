@@ -26,7 +26,7 @@ class Connection(Wire):
     """A client's connection, and where it stands."""
 
     __slots__ = ("parser", "play", "busy", "left", "lingering", "deadline_s", "address", "started",
-                 "keep", "unread")
+                 "keep", "unread", "cut")
 
     def __init__(self, sock, address, parser):
         Wire.__init__(self, sock)
@@ -40,7 +40,7 @@ class Connection(Wire):
         self.keep = True            # go on after the answer that is being written
         self.unread = b""           # bytes that peek() had to take, see transport/tls.py
         self.started = False        # of a request that is not complete, something has come
-
+        self.cut = False            # a fault ends it: without another word
 
     can_refuse = True           # before a TLS handshake nothing can be said
 

@@ -74,7 +74,8 @@ class ConnectionThreads:
                     if error is not None:
                         handler.unkept(error)
                 self._deliver(conn, handler)
-            self._linger(conn)
+            if not conn.cut:
+                self._linger(conn)
         except OSError:
             return                          # the client has gone: a normal end
         except Exception:
