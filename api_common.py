@@ -568,6 +568,8 @@ SIZE_LINES = [b"%x\r\n" % n for n in range(1024)]
 LAST_CHUNK = b"0\r\n\r\n"
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b": keep-alive\n\n"
+# A heartbeat that clients see; gateways exist that send it so, and clients that stumble over it.
+SSE_KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 
 
 def chunked_bytes(data):
@@ -659,6 +661,7 @@ class Host:
         models_json  bytes, the answer of GET /models
         runs       background.BackgroundRuns
         timing_trace  None, or observe.trace.TimingTrace; timing_error  observe.trace.TimingError
+        faults     faults.StandingFaults; gates  transport.gates.Gates; journal  observe.journal.Journal
         playing()  how many answers are being played
         live_responses  set of the ids of responses that are being streamed in the foreground
         log_exception()  called inside an except block: the traceback goes to the log
@@ -669,17 +672,19 @@ class Host:
         chunked     whether a streamed answer is framed in chunks
         undo        None, or set to what is called when the store could not keep what the request wrote
         socket_frame  None, or the framer of a turn's events on a WebSocket
-        generation_faults()  list of the faults.Fault that are to befall a background response
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
         send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
+        send_gate(name, count, wait_s)   what is known of a gate, when so many answers have reached it or the time is over
+    Of the whole server: admit(completion) before a completion that send_completion() does not get; reset(); open_idle_s(),
+    of each open connection how long it has been without a request, or None
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
-    runs = live_responses = timing_trace = timing_error = None
+    runs = live_responses = timing_trace = timing_error = faults = gates = journal = None
     body_bytes = b""
     query = {}
     headers = {}
@@ -706,5 +711,14 @@ class Host:
     def playing(self):
         raise NotImplementedError
 
-    def generation_faults(self):
+    def send_gate(self, name, count, wait_s):
+        raise NotImplementedError
+
+    def admit(self, completion):
+        raise NotImplementedError
+
+    def reset(self):
+        raise NotImplementedError
+
+    def open_idle_s(self):
         raise NotImplementedError

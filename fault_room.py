@@ -3,11 +3,12 @@
 take_faults() runs before a request is answered, stage_faults() stands between a play and the player. Nothing here is
 called for requests without faults.
 """
+import re
 import socket
 import struct
 import sys
 
-from api_common import ApiError
+from api_common import ApiError, shown
 from faults import FAULT_KINDS, FaultTarget, fault_error, read_faults, read_gates
 from responses_request import conversation_not_found, previous_not_found
 from transport.faulty import FaultySteps
@@ -15,6 +16,8 @@ from transport.player import Play
 
 FAULT_HEADER = "x-mockturtle-fault"
 GATE_HEADER = "x-mockturtle-gate"
+HEARTBEAT_HEADER = "x-mockturtle-heartbeat"
+_HEARTBEAT_TEXT = re.compile(r"(off|comment|event)(?:@([0-9]{1,4}(?:\.[0-9]{1,6})?))?\Z")
 
 
 def _read_header(handler, name, reader):
@@ -22,6 +25,14 @@ def _read_header(handler, name, reader):
         return reader(handler.headers.get(name))
     except ValueError as exc:
         raise ApiError(400, "Invalid header '%s': %s." % (name, exc), code="invalid_value", param=name)
+
+
+def read_heartbeat(text):
+    """"off", "comment" or "event", with "@seconds" or without, as (form, seconds or None). Raises ValueError."""
+    found = _HEARTBEAT_TEXT.match(text)
+    if not found:
+        raise ValueError("'%s' is not off, comment or event, with @seconds or without" % shown(text))
+    return found.group(1), None if found.group(2) is None else float(found.group(2))
 
 
 def take_faults(handler, name, body=None):
@@ -34,6 +45,9 @@ def take_faults(handler, name, body=None):
         return
     headers, asked = handler.headers, []
     target = FaultTarget(name, handler.body_bytes, body, handler.socket_frame is not None)
+    if HEARTBEAT_HEADER in headers:
+        handler.check_control()
+        handler.heartbeat_asked = _read_header(handler, HEARTBEAT_HEADER, read_heartbeat)
     if FAULT_HEADER in headers or GATE_HEADER in headers:
         handler.check_control()
         for header, reader in ((FAULT_HEADER, read_faults), (GATE_HEADER, read_gates)):
@@ -82,7 +96,7 @@ def stage_answer(app, handler):
     """Have any other answer pass through the request's faults, as a play where it was none."""
     streamed = handler.play is not None
     faults = handler.asked_faults
-    if streamed and handler.completion is not None:     # who watches a background response has not what befalls it
+    if streamed:                    # who watches a background response has not what befalls it
         faults = [fault for fault in faults if not FAULT_KINDS[fault.kind].generation]
     faults = [fault for fault in faults if fault.kind not in ("error", "lost_previous")]
     if not faults:
@@ -91,7 +105,7 @@ def stage_answer(app, handler):
         handler.play = Play(handler.connection, handler.received_s, iter(((0.0, handler.answer),)), timed=False)
         handler.play.owner = handler
     FaultySteps(handler.play, lambda: faults, "chunked" if handler.chunked else "bare", streamed,
-                FaultCase(app, handler, handler.completion), app.settings.time_scale)
+                FaultCase(app, handler, None), app.settings.time_scale)
 
 
 class FaultCase:

@@ -157,21 +157,25 @@ _FAULT_CHOICE = {
     "endpoint": (_fault_word(*FAULT_ENDPOINTS), None), "model": (_fault_name, None), "stream": (_fault_flag, None)}
 
 
+FAULT_CHOICES = tuple(_FAULT_CHOICE)
+
+
 # ---- reading ----------------------------------------------------------------------------------
 
 class Fault:
     """One fault as it was said. kind: a key of FAULT_KINDS; fault["event"] and so on: its values, with defaults.
 
-    choice: {key: value} of what it says about requests. text: its one-line form. standing: None, or the
-    StandingFault that it comes from.
+    choice: {key: value} of what it says about requests. given: {key: value} of what was said. text: the same in one
+    line. standing: None, or the StandingFault that it comes from.
     """
 
-    __slots__ = ("kind", "values", "choice", "text", "standing")
+    __slots__ = ("kind", "values", "choice", "given", "text", "standing")
 
-    def __init__(self, kind, values, choice, text):
+    def __init__(self, kind, values, choice, given, text):
         self.kind = kind
         self.values = values
         self.choice = choice
+        self.given = given
         self.text = text
         self.standing = None
 
@@ -183,7 +187,7 @@ class Fault:
 
     def of(self, standing):
         """The same one, as it comes from a standing fault."""
-        fault = Fault(self.kind, self.values, self.choice, self.text)
+        fault = Fault(self.kind, self.values, self.choice, self.given, self.text)
         fault.standing = standing
         return fault
 
@@ -244,12 +248,24 @@ def read_gates(value):
 
 def _read_fault_object(value, standing):
     kind = value.get("kind")
+    if kind is None and standing and value.get("fault") is not None:
+        return _read_chosen(value)
     if kind is None and list(value) == ["gate"]:
         return read_gates(value["gate"])
     if kind.__class__ is not str:
         raise ValueError("a fault needs a 'kind'; the kinds are %s" % ", ".join(FAULT_KINDS))
     return [_make_fault(kind, {key: each for key, each in value.items() if key != "kind" and each is not None},
                         standing)]
+
+
+def _read_chosen(value):
+    """{"fault": ..., "times": ...}: faults that were said elsewhere, with a choice of requests."""
+    choice = {key: each for key, each in value.items() if key != "fault" and each is not None}
+    found = []
+    for fault in read_faults(value["fault"], True):
+        given = dict(fault.given, **choice)
+        found.append(_make_fault(fault.kind, given, True))
+    return found
 
 
 def _read_fault_text(text, standing):
@@ -302,7 +318,7 @@ def _make_fault(kind, given, standing):
         raise ValueError("the fault 'gate': 'name' must be up to 64 letters, digits, '_', '.' and '-'")
     if kind == "without" and "event" not in given and "type" not in given:
         values["event"] = None          # in all of them
-    return Fault(kind, values, choice, kind + (":" + ",".join(words) if words else ""))
+    return Fault(kind, values, choice, given, kind + (":" + ",".join(words) if words else ""))
 
 
 def _fault_shown(value):

@@ -188,7 +188,7 @@ class ResponsesApiMixin(Host):
             return
         headers = ignored_headers(request.ignored_fields, self.settings)
         completion.record = []
-        completion.faults = self.generation_faults()
+        self.admit(completion)
         log = self.runs.new_log(streamed)
         run = turn.run = BackgroundRun(turn.id, completion, log, lambda: ResponseAssembler(*opening), turn, streamed)
         queued, _ = run.snapshot()

@@ -95,6 +95,7 @@ class Completion:
     fault = None                        # the message of the error that ended it
     faults = ()                         # faults.Fault: what is to go wrong with it
     faults_done = ()                    # texts of those that have befallen what was generated
+    reservation = None                  # rate_limits.Reservation: what it may cost
     _fails_in_object = False            # a plain answer that fails is an object that says so
     seat = None                         # in the backend's engine, where it has one
 
@@ -324,6 +325,13 @@ class Completion:
             return list(callbacks) + [self.settle]
         self.settle()
         return callbacks
+
+    def settle_tokens(self):
+        """It is over: what it was allowed to cost and did not is its client's again."""
+        if self.reservation is not None:
+            usage = self.assembler.usage
+            self.reservation.settle(self.request.prompt_tokens if usage is None
+                                    else usage.prompt_tokens + usage.completion_tokens)
 
     def settle(self):
         """It is over: whatever was held for it is let go. Once, whoever says so."""

@@ -16,22 +16,24 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import (LAST_CHUNK, SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
+    from api_common import (LAST_CHUNK, SSE_HEARTBEAT, SSE_KEEPALIVE, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
-    from control_api import CONTROL_PREFIX, ControlApiMixin, check_control
+    from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from fault_room import generation_faults, stage_answer, stage_faults, take_faults
     from faults import StandingFaults
+    from observe.journal import Journal
     from observe.log import Log
     from observe.metrics import Metrics
     from observe.trace import TimingError, TimingTrace, trace_ms
+    from rate_limits import LIMITED_METHODS, RateLimits
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
@@ -42,7 +44,8 @@ try:
     from stored_chats_api import StoredChatsApiMixin
     from tokenizer import ApproxTokenizer
     from transport.broken import with_content_type
-    from transport.gates import Gates
+    from transport.counted import CountedSend
+    from transport.gates import Gates, GateWatchSteps
     from transport.http1 import HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
@@ -82,6 +85,17 @@ ROUTES = (
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
     ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/_mockturtle/faults", {"GET": "control_faults", "POST": "control_faults_add", "DELETE": "control_faults_clear"}),
+    ("/_mockturtle/faults/{}", {"DELETE": "control_faults_remove"}),
+    ("/_mockturtle/gates", {"GET": "control_gates"}),
+    ("/_mockturtle/gates/{}", {"GET": "control_gate"}),
+    ("/_mockturtle/gates/{}/open", {"POST": "control_gate_open"}),
+    ("/_mockturtle/gates/{}/shut", {"POST": "control_gate_shut"}),
+    ("/_mockturtle/requests", {"GET": "control_requests", "DELETE": "control_requests_clear"}),
+    ("/_mockturtle/requests/{}", {"GET": "control_request"}),
+    ("/_mockturtle/verdict", {"GET": "control_verdict"}),
+    ("/_mockturtle/reset", {"POST": "control_reset"}),
+    ("/_mockturtle/settings", {"GET": "control_settings", "POST": "control_settings_change"}),
 )
 OPEN_PATHS = frozenset(("/health",))        # answered without a key
 
@@ -136,7 +150,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     server, on a subclass of its own.
     """
 
-    routes = heads = app = faults = None
+    routes = heads = app = limits = heartbeats = None
+    limited_key = None              # whose rate limits the answer tells of
+    heartbeat_asked = None          # (form, seconds or None) of a header
+    counted = None                  # transport.counted.CountedSend, of a stream that is written down
     asked_faults = ()               # faults.Fault: what is to go wrong with this request
     faults_done = ()                # texts of those that did
     faults_taken = faults_staged = False
@@ -209,7 +226,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             self.check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
@@ -223,9 +240,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "The content encoding '%s' is not supported; send the body as it is."
                            % self.headers["content-encoding"][:40])
+        if self.limits is not None and name in LIMITED_METHODS:
+            self._take_request()
         if self.head.asks or self.faults.active:
             take_faults(self, name)
         getattr(self, name)(*words)
+
+    def _take_request(self):
+        """Count the request against its client's limit, once."""
+        if self.limited_key is None:
+            self.limited_key = self.headers.get("authorization") or self.client_address[0]
+            self.limits.take_request(self.limited_key)
 
     def _stage_answer(self):
         if self.command != "HEAD":
@@ -246,8 +271,18 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         frame = b"event: error\ndata: %s\n\n" % error.envelope()
         return chunked_bytes(frame) + LAST_CHUNK if self.chunked else frame
 
-    def generation_faults(self):
-        return generation_faults(self.asked_faults)
+    def admit(self, completion):
+        if self.asked_faults:
+            completion.faults = generation_faults(self.asked_faults)
+        self._reserve(completion)
+
+    def _reserve(self, completion):
+        """Take what a completion may cost from its client's tokens. Raises ApiError 429."""
+        if self.limited_key is not None:
+            request, raw = completion.request, completion.request.raw or {}
+            most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
+                or self.settings.output_tokens
+            completion.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens + most * request.seqs)
 
     def _check_key(self):
         """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
@@ -287,11 +322,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             lines += b"connection: close\r\n"
         elif not self.chunked:
             lines += b"connection: keep-alive\r\n"
+        if self.limited_key is not None:
+            lines += header_bytes(self.limits.headers(self.limited_key))
         return lines
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
-        if self.path.startswith(CONTROL_PREFIX):
+        if self.path.startswith(CONTROL_PREFIXES):
             return False
         if not allowed:
             return not self.settings.guarded()
@@ -356,6 +393,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.completion = completion
         if self.asked_faults:
             completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -384,13 +423,24 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.command == "HEAD":
             self.answer = self._stream_head(headers)
             return
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
-        steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
+        heartbeat_s, heartbeat = self._heartbeat()
+        steps = LogSteps(log, at, self.chunked, heartbeat_s, heartbeat)
         metrics = self.metrics
         self.play = Play(self.connection, self.received_s, steps, on_gone=lambda: metrics.add("disconnects"),
-                         heartbeat_s=self.settings.heartbeat_s, heartbeat=heartbeat, timed=False)
+                         heartbeat_s=heartbeat_s, heartbeat=heartbeat, timed=False)
         self.play.push = steps
         self.play.frame = self._stream_head(headers)
+        self.play.owner = self
+        self.app.count_events(self.play)
+
+    def send_gate(self, name, count, wait_s):
+        if wait_s <= 0:
+            self.send_json(200, self.gates.report(name))
+            return
+        steps = GateWatchSteps(self.gates, name, count, wait_s, lambda: self._render(200, self.gates.report(name)),
+                               self.app.player)
+        self.play = Play(self.connection, self.received_s, steps, timed=False)
+        self.play.push = steps
         self.play.owner = self
 
     def send_websocket(self):
@@ -413,24 +463,32 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
                                       self._extra_headers(headers))
 
+    def _heartbeat(self):
+        """(seconds, frame) of this request's heartbeats."""
+        seconds, frame = self.settings.heartbeat_s, self.heartbeats[self.chunked]
+        if self.heartbeat_asked is None:
+            return seconds, frame
+        form, asked_s = self.heartbeat_asked
+        bare = SSE_KEEPALIVE if form == "event" else SSE_HEARTBEAT
+        return 0.0 if form == "off" else seconds if asked_s is None else asked_s, \
+            chunked_bytes(bare) if self.chunked else bare
+
     def _new_play(self, steps, completion, streamed):
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
+        heartbeat_s, heartbeat = self._heartbeat()
         app = self.app
 
         def gone():
             for callback in completion.abandon():
                 app.workers.submit(callback)
         self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
-                         heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
-                         heartbeat=heartbeat)
+                         heartbeat_s=heartbeat_s if streamed else 0.0, heartbeat=heartbeat)
         self.play.owner = self
 
     def _send_pushed(self, completion, streamed, headers):
-        settings = self.settings
+        heartbeat_s, heartbeat = self._heartbeat()
         steps = completion.pushed_steps(
-            streamed, self._stream_head(headers) if streamed else b"", settings.commit_grace_s,
-            settings.heartbeat_s, chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT,
-            self.chunked)
+            streamed, self._stream_head(headers) if streamed else b"", self.settings.commit_grace_s,
+            heartbeat_s, heartbeat, self.chunked)
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
@@ -482,6 +540,8 @@ class SocketTurn(Handler):
     def _answer_route(self):
         if self.message.error is not None:
             raise self.message.error
+        if self.limits is not None:
+            self._take_request()
         if self.head.asks or self.faults.active:
             take_faults(self, "responses_turn", self.message.body)
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
@@ -501,6 +561,8 @@ class SocketTurn(Handler):
         self.completion = completion
         if self.asked_faults:
             completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         player, app = self.app.player, self.app
 
         def gone():
@@ -565,12 +627,22 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.faults = StandingFaults(settings.fault, settings.seed)
         self.gates = Gates(settings.gate_timeout_s, self.clock.monotonic)
+        self.journal = Journal(settings.journal, self.clock)
+        self.limits = None
+        if settings.requests_per_minute or settings.tokens_per_minute:
+            self.limits = RateLimits(int(settings.requests_per_minute), int(settings.tokens_per_minute),
+                                     self.clock.monotonic, settings.time_scale)
+        self.on_reset = []              # called by reset(), beside what it does itself
+        beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
             "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
+            "gates": self.gates, "journal": self.journal, "limits": self.limits,
+            "heartbeats": {True: chunked_bytes(beat), False: beat}, "reset": staticmethod(self.reset),
+            "open_idle_s": staticmethod(self.open_idle_s),
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)
@@ -660,8 +732,32 @@ class MockTurtleServer(ThreadingHTTPServer):
             completion.take_seat(play, self.player, streamed)
         if completion.faults or completion.backend.sets_faults and completion.backend.blocking:
             stage_faults(self, play, completion, streamed)
+        if self.journal.size and streamed:
+            self.count_events(play)
         if self.timing_trace is not None:
             TracedSteps(play, self.clock, lambda traced: self._traced(traced, completion, play.start_s, streamed))
+
+    def count_events(self, play):
+        """A stream's events are counted for the journal, where there is one."""
+        owner = play.owner
+        if self.journal.size and owner is not None:
+            owner.counted = CountedSend(play, owner.chunked, owner.socket_frame is not None)
+
+    def reset(self):
+        """Back to how it was started: faults, gates, the journal and the rate limits. Not what is stored."""
+        self.faults.clear()
+        self.gates.clear()
+        self.journal.clear()
+        if self.limits is not None:
+            self.limits.clear()
+        for callback in self.on_reset:
+            callback()
+
+    def open_idle_s(self):
+        """For each open connection without a request, how long that has been so."""
+        if self._loop is None:
+            return self._connection_threads.idle_s()
+        return self._loop.idle_s()
 
     def _traced(self, traced, completion, start_s, streamed):
         request, usage, seat = completion.request, completion.assembler.usage, completion.seat
@@ -682,6 +778,10 @@ class MockTurtleServer(ThreadingHTTPServer):
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
         handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        if self.limits is not None and handler.completion is not None and handler.completion.record is None:
+            handler.completion.settle_tokens()
+        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+            self.journal.add(handler, whole)
         log = self._log
         if not log.wants_requests:
             return
@@ -708,6 +808,7 @@ class MockTurtleServer(ThreadingHTTPServer):
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
+        completion.settle_tokens()
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
             run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
@@ -850,13 +951,15 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0 and the log is quiet unless given.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, the log is quiet and the journal has the last 300
+    requests unless given.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning"}
+        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning",
+                  "journal": 300}
         values.update(settings)
         if backend.__class__ is str:
             values["backend"], backend = backend, None

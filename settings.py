@@ -56,6 +56,9 @@ class Settings:
     refusal_rate = 0.0              # how often an answer is a refusal
     fault = ()                      # what goes wrong: kind:key=value,...
     gate_timeout_s = 30.0           # how long an answer waits at a gate
+    requests_per_minute = 0         # of a client, more get 429; 0: any number
+    tokens_per_minute = 0           # of a client, likewise
+    journal = 0                     # requests that /_mockturtle/requests can tell of; 0 is off
     fixed_ids = False               # ids count up and `created` stands still
     store = "memory"                # or sqlite:PATH
     store_sync = "normal"           # full: what was answered survives the machine's power loss as well
@@ -65,6 +68,7 @@ class Settings:
     max_store_mb = 256.0            # bytes of all stored responses
     store_ttl_s = 86400.0           # age at which a stored response goes
     heartbeat_s = 1.0               # an SSE comment whenever nothing was due for so long; 0 is off
+    heartbeat_form = "comment"      # or event: one that clients see
     commit_grace_s = 10.0           # a blocking backend's status line goes out after this
     drain_s = 3.0                   # how long running answers may go on after a stop signal
     transport = "loop"              # loop: one thread for all that cannot block; threads: one each
@@ -106,7 +110,8 @@ class Settings:
                     raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
-                     "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs"):
+                     "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
+                     "requests_per_minute", "tokens_per_minute"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
@@ -127,6 +132,10 @@ class Settings:
             raise ValueError("--transport must be loop or threads")
         if self.log_level not in LOG_LEVELS:
             raise ValueError("--log-level must be one of %s" % ", ".join(LOG_LEVELS))
+        if self.heartbeat_form not in ("comment", "event"):
+            raise ValueError("--heartbeat-form must be comment or event")
+        if not 0 <= self.journal <= 100000:
+            raise ValueError("--journal must be from 0 to 100000")
         if self.log_format not in ("text", "json"):
             raise ValueError("--log-format must be text or json")
         if self.tls_key and not self.tls_cert:
@@ -277,6 +286,10 @@ _SETTINGS_FLAGS = (
         ("fault", "SPEC", "what goes wrong, repeatable: kind:key=value,... with rate=, endpoint=, model=, times= "
                           "(README, \"Failure on demand\")"),
         ("gate-timeout-s", "S", "an answer that waits at a gate fails after this"),
+        ("requests-per-minute", "N", "of one API key, or of one address without keys; more get 429; 0 is any number"),
+        ("tokens-per-minute", "N", "likewise: what a request may cost at most is taken, and the rest given back at its end"),
+        ("journal", "N", "keep the last N requests for GET /_mockturtle/requests and the verdict; costs a stream some "
+                         "0.3 us a token; 0 is off"),
     )),
     ("leniency", (
         ("strict", None, "the public service's own rules: unknown parameters are 400, and so on"),
@@ -297,6 +310,7 @@ _SETTINGS_FLAGS = (
     )),
     ("connections", (
         ("heartbeat-s", "S", "SSE comment whenever a stream has nothing due for so long; 0 is off"),
+        ("heartbeat-form", "FORM", "comment, or event: 'keepalive', as some gateways send it"),
         ("commit-grace-s", "S", "with a blocking backend: send the status line after this"),
         ("drain-s", "S", "time for running answers after SIGINT or SIGTERM"),
         ("max-connections", "N", "more than these get 503; 0 is the system's limit"),

@@ -217,6 +217,10 @@ class GenerationRequest:
         """Sequences that an engine runs for it."""
         return self.n
 
+    @property
+    def prompt_tokens(self):
+        return self.history.tokens
+
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
         return _PLAIN_FIELDS.issuperset(self.__dict__)

@@ -31,16 +31,16 @@ def interrupted(deltas, request, assembler, fault, note):
     for due_s, delta in in_pieces(deltas):
         # what came before was fed by now; those of Responses count their events themselves
         events = made if assembler.quiet else getattr(assembler, "sequence", made)
-        if events >= fault["event"] - 1 and len(finished) < request.n:
+        if events >= fault["event"] - 1 and len(finished) < request.seqs:
             note(fault)
             if fault.kind == "failed":
                 yield due_s, Failure(ApiError(500, fault["message"] or "The generation failed.", type="server_error",
                                               code=fault["code"]))
                 return
-            for choice in range(request.n):
+            for choice in range(request.seqs):
                 if choice not in finished:
                     yield due_s, Finish(_FINISH_REASONS[fault["reason"]], choice)
-            yield due_s, Usage(request.history.tokens, said)
+            yield due_s, Usage(request.prompt_tokens, said)
             return
         kind = delta.__class__
         if kind in _SAYING:

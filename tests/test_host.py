@@ -133,7 +133,7 @@ ROOMS = {
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "state"},
-    "control_api": {"api_common"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
+    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
 }
 
 

@@ -64,6 +64,7 @@ class FaultySteps:
         self._last_s = 0.0          # when something was given out last
         self._now_due_s = 0.0       # of what is being taken apart
         self._opened = False        # the head, where there is one, was taken apart
+        self._out = False           # its bytes are on their way: heartbeats may be
         self._begun = False         # what comes before an answer that is not streamed was done
         self._held = False          # at a gate, or nothing is due: follow() may be called
         self._gate = None           # the fault whose gate it waits at
@@ -99,9 +100,7 @@ class FaultySteps:
     def close(self):
         """The play is over."""
         self._over = True
-        if self._gate is not None:
-            self._room.gates.leave(self._gate["name"], self)
-            self._gate = None
+        self._leave_gate()
         self._queue.clear()
         for each in {id(each): each for each in (self._closes, self._inner) if each is not None}.values():
             close = getattr(each, "close", None)
@@ -223,6 +222,7 @@ class FaultySteps:
         out = []
         while self._queue and self._queue[0].what.__class__ is bytes and self._queue[0].due_s <= now_s:
             out.append(self._queue.popleft().what)
+        self._out = self._out or bool(out)
         self._last_s = now_s
         return b"".join(out)
 
@@ -231,7 +231,7 @@ class FaultySteps:
         due_s = first.due_s
         if self._cut_at_s is not None and due_s >= self._cut_at_s[0] and not self._cutting:
             return self._cut_at_s[0], Step(_no_frame)       # it is looked at again then
-        if self._heartbeat_s and not first.silent and due_s - self._last_s > self._heartbeat_s and self._opened \
+        if self._heartbeat_s and not first.silent and due_s - self._last_s > self._heartbeat_s and self._out \
                 and self._streamed:
             self._last_s += self._heartbeat_s
             return self._last_s, Step(lambda: self._heartbeat)
@@ -242,6 +242,7 @@ class FaultySteps:
         if first.what is _CUT:
             # later than what was given before, whatever the time: that must be with the kernel first
             return max(due_s, self._now_s() + APART_S), Step(lambda: self._cut(first.fault))
+        self._out = self._out or first.what.__class__ is bytes
         return due_s, first.what
 
     def _exhausted(self):
@@ -276,17 +277,23 @@ class FaultySteps:
                 each.due_s += waited_s
             return None
         end_s = self._gate_since_s + gates.timeout_s
-        if now_s >= end_s:
-            self._gate = None
-            gates.leave(fault["name"], self)
+        if self._cut_at_s is not None and self._cut_at_s[0] < end_s:
+            end_s = self._cut_at_s[0]
+        elif now_s >= end_s:
+            self._leave_gate()
             self._gate_failed(fault)
             return None
         self._held = True
-        if self._heartbeat_s and self._streamed and self._opened:
+        if self._heartbeat_s and self._streamed and self._out:
             beat_s = max(self._last_s + self._heartbeat_s, now_s)
             if beat_s < end_s:
                 return beat_s, Step(self._beat)
         return end_s, Step(_no_frame)
+
+    def _leave_gate(self):
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            self._room.gates.leave(gate["name"], self)
 
     def _beat(self):
         now_s = self._now_s()
@@ -309,6 +316,7 @@ class FaultySteps:
     # ---- ends ---------------------------------------------------------------------------------
 
     def _cut_now(self, at_s, fault):
+        self._leave_gate()
         self._cutting = True
         self._queue.clear()
         self._queue.append(_Waiting(at_s, _CUT, fault))

@@ -278,6 +278,12 @@ class Loop:
             return durable
         self._workers.submit(job)
 
+    def idle_s(self):
+        """For each connection without a request, how long that has been so. Any thread."""
+        began_s = self._now() + self._settings.idle_timeout_s
+        return [began_s - conn.deadline_s for conn in list(self.connections)
+                if conn.play is None and not conn.busy and conn.lingering < 0 and not conn.started]
+
     def _refuse(self, conn, error):
         """Answer a request that could not be read, and end the connection."""
         self._deliver(conn, self._server.make_refusal(conn, error))
