@@ -152,6 +152,7 @@ FAULT_ENDPOINTS = ("chat", "completions", "responses", "compact", "embeddings", 
                    "retrieve", "cancel", "models", "connect", "other", "any")
 _USUAL_ENDPOINTS = frozenset(("chat", "completions", "responses", "compact", "embeddings", "moderations"))
 _GENERATING = frozenset(("chat", "completions", "responses"))
+_OF_HTTP = frozenset(("slow_headers", "slow_body", "sse", "bad_chunk", "wrong_length", "content_type"))
 _FAULT_CHOICE = {
     "rate": (_fault_number(0, 1), 1.0), "times": (_fault_integer(1), None), "after": (_fault_integer(0), 0),
     "endpoint": (_fault_word(*FAULT_ENDPOINTS), None), "model": (_fault_name, None), "stream": (_fault_flag, None)}
@@ -431,6 +432,8 @@ class FaultTarget:
         kind, endpoint = fault.kind, self.endpoint
         if endpoint == "connect":
             return None if kind == "error" else "the handshake of a WebSocket; its turns have it"
+        if self.socket and kind in _OF_HTTP:
+            return "answers over HTTP"
         known = FAULT_KINDS[kind]
         if not (known.streamed and known.plain) and endpoint != "retrieve" and known.streamed != self.streamed:
             return "streamed answers" if known.streamed else "answers that are not streamed"

@@ -136,7 +136,7 @@ class Completion:
 
         Raises ApiError for a fault that is an error.
         """
-        faults = self.faults = list(self.faults) + read_faults(list(self.request.wire_faults))
+        faults = self.faults = list(self.faults) + read_faults(self.request.wire_faults)
         for fault in faults:
             if fault.kind == "error":
                 self._note_fault(fault)

@@ -5,8 +5,11 @@ import threading
 import time
 import unittest
 
-from tests.support import (CHAT, RESPONSE, TIMEOUT_S, LiveServerTest, chat_text, every_form, parse_events, request_bytes,
-                           wait_until)
+from backends.contract import Finish, TextDelta, Usage
+from tests.support import (CHAT, RESPONSE, TIMEOUT_S, ConnectionEnded, DeltaBackend, GatedBackend, LiveServerTest, chat_text,
+                           every_form, parse_events, request_bytes, wait_until)
+from tests.test_tls import TlsLive
+from tests.websocket_client import WebSocketClient
 
 EURO = "\u20ac".encode("utf-8")
 
@@ -491,6 +494,132 @@ class StandardClientTest(FaultTest):
 
     def test_no_terminal_is_no_error_to_it(self):
         self.assertNotIn(b"[DONE]", self.read("no_terminal"))
+
+
+class EngineFaultTest(FaultTest):
+    """Behind a queue, prefill and a trace, and with a backend that waits, the same faults."""
+
+    def test_behind_an_engine_and_a_trace(self):
+        self.start_server(max_num_seqs=1, prefill_overhead_ms=1, timing_trace="memory", itl_ms=1)
+        self.assertEqual(len(self.chat("cut:event=3").events()), 2)
+        self.assertEqual(len(self.chat("missing:event=3; stall:event=4,ms=5").events()), 8)
+        self.assertEqual(self.plain("wrong_length:bytes=3").ended, "fin")
+        self.assertEqual(len(self.chat(None).events()), 9)
+        traces = self.request("GET", "/_mockturtle/timing").json()["requests"]
+        self.assertEqual([len(trace["planned_ms"]) == len(trace["sent_ms"]) for trace in traces], [True] * 4)
+
+    def test_of_a_backend_that_waits(self):
+        backend = GatedBackend()
+        self.start_server(backend)
+        for fault, stream, check in (
+                ("cut:event=3", True, lambda seen: self.assertEqual((len(seen.events()), seen.whole), (2, False))),
+                ("malformed:event=2", True, lambda seen: self.assertEqual(seen.whole, True)),
+                ("failed:event=3", True, lambda seen: self.assertIn("error", seen.events()[-1].data)),
+                ("incomplete:event=3", True, lambda seen: self.assertEqual(
+                    seen.events()[-2].data["choices"][0]["finish_reason"], "length")),
+                ("slow_headers:ms=5", True, lambda seen: self.assertEqual(len(seen.events()), 5)),
+                ("cut:where=frame", False, lambda seen: self.assertEqual(seen.status, 200)),
+                ("failed", False, lambda seen: self.assertEqual(seen.status, 500))):
+            with self.subTest(fault=fault):
+                client = self.connect()
+                client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=stream),
+                                    {"x-mockturtle-fault": fault, "Connection": "close"})
+                generation = backend.next()
+                generation.say("one")
+                generation.say(" two")
+                generation.finish()
+                check(self.read_to_its_end(client))
+
+    def test_a_backend_may_say_what_goes_wrong(self):
+        class Ruled(DeltaBackend):
+            sets_faults = True
+
+            def generate(self, request, cancel):
+                request.wire_faults, request.rule = self.said, "the rule"
+                return DeltaBackend.generate(self, request, cancel)
+        for blocking in (False, True):
+            backend = Ruled([(0.0, TextDelta("one")), (0.0, TextDelta(" two")), (0.0, Finish()), (0.0, Usage(1, 2))], blocking)
+            if self._server is None:
+                self.start_server(backend)
+            else:
+                self.server.handler_class.backend = backend
+            for said, check in (
+                    (["cut:event=3"], lambda seen: self.assertEqual(len(seen.events()), 2)),
+                    ("error:status=429", lambda seen: self.assertEqual(seen.status, 429)),
+                    ([{"kind": "missing", "event": 1}, {"gate": "open@2"}], lambda seen: self.assertEqual(len(seen.events()), 4)),
+                    (None, lambda seen: self.assertEqual(len(seen.events()), 5))):
+                with self.subTest(said=said, blocking=blocking):
+                    backend.said = said
+                    self.server.gates.open("open")
+                    check(self.chat(None))
+
+
+class SocketFaultTest(FaultTest):
+    """Turns of a WebSocket have those that are not HTTP's own."""
+
+    def connect(self, headers=None):
+        client = WebSocketClient(self.address)
+        self._clients.append(client)
+        self.assertEqual(client.handshake(headers).status, 101)
+        return client
+
+    def test_faults_of_events(self):
+        client = self.connect({"x-mockturtle-fault": "missing:event=1; repeated:event=5"})
+        for _ in range(2):
+            client.create()
+            self.assertEqual([event["sequence_number"] for event in client.read_turn()][:5], [1, 2, 3, 4, 4])
+
+    def test_cut(self):
+        for fault, count, ended in (("cut:event=4", 3, "fin"), ("cut:event=4,where=frame,how=rst", 3, "rst"),
+                                    ("cut:event=5,where=character", 4, "fin")):
+            with self.subTest(fault=fault):
+                client = self.connect({"x-mockturtle-fault": fault})
+                client.create()
+                for _ in range(count):
+                    client.read_event()
+                seen = self.read_to_its_end(client)
+                self.assertEqual(seen.ended, ended)
+                self.assertEqual(self.count("disconnects"), 0)
+
+    def test_failed_and_split(self):
+        client = self.connect({"x-mockturtle-fault": "failed:event=7"})
+        client.create()
+        events = client.read_turn()
+        self.assertEqual((len(events), events[-1]["type"]), (7, "response.failed"))
+        client = self.connect({"x-mockturtle-fault": "split:event=1,where=character"})
+        client.create()
+        first, size = client._take(2)[0], client._take(2)
+        self.assertEqual((first, client._take(int.from_bytes(size, "big"))[-1:]), (0x01, EURO[:1]))
+
+    def test_an_error_is_of_a_turn_and_what_is_https_is_refused(self):
+        self.server.faults.add("error:status=429,endpoint=responses,times=1")
+        client = self.connect()
+        client.create()
+        self.assertEqual(client.read_event()["status"], 429)
+        client.create()
+        self.assertEqual(client.read_turn()[-1]["type"], "response.completed")
+        client = self.connect({"x-mockturtle-fault": "bad_chunk"})
+        client.create()
+        self.assertIn("answers over HTTP", client.read_event()["error"]["message"])
+
+    def test_the_handshake_itself_may_be_refused(self):
+        client = WebSocketClient(self.address)
+        self._clients.append(client)
+        self.assertEqual(client.handshake({"x-mockturtle-fault": "error:status=503"}).status, 503)
+
+
+class TlsFaultTest(TlsLive, FaultTest):
+
+    def test_the_same_under_tls(self):
+        import ssl
+        self.assertEqual(len(self.chat("missing:event=2").events()), 8)
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True), {"x-mockturtle-fault": "cut:event=3"})
+        answer = client.read_head()
+        self.assertIsNotNone(client.read_frame(answer))
+        self.assertIsNotNone(client.read_frame(answer))
+        with self.assertRaises((ssl.SSLError, ConnectionEnded)):
+            client.read_frame(answer)
 
 
 class PipelineTest(FaultTest):

@@ -75,6 +75,7 @@ class FaultySteps:
         self._kept = None           # events that are held back until the next one is out
         self._raw = b""             # what a step that ran on a worker made
         self._done = set()
+        self._find_end(faults())
         if play.frame is not None:      # the head, which else goes out at once
             self._steps = chain(((0.0, play.frame),), self._steps)
             play.frame = None
@@ -159,10 +160,10 @@ class FaultySteps:
             self._exhausted()
             return None
         due_s, frame = step
-        if self._faults is None and (due_s is not None and due_s < _NEVER or self._inner is None):
-            self._load()
-        if due_s is None or due_s == _NEVER:
+        if due_s is None or due_s == _NEVER or self._inner is not None and self._inner.waiting:
             return self._idle_step(due_s, frame)
+        if self._faults is None:
+            self._load()
         due_s += self._shift_s
         if not self._streamed and not self._begun:
             self._begun = True
@@ -180,8 +181,12 @@ class FaultySteps:
         return None
 
     def _load(self):
+        """The answer begins: all its faults are known."""
         self._faults = list(self._faults_of())
-        for fault in self._faults:
+        self._find_end(self._faults)
+
+    def _find_end(self, faults):
+        for fault in faults:
             if fault.kind == "cut" and fault["ms"] is not None:
                 self._cut_at_s = fault["ms"] * self._scale / 1000, fault
 
@@ -201,11 +206,12 @@ class FaultySteps:
         return keep
 
     def _idle_step(self, due_s, frame):
-        """What feeds the play has nothing yet."""
-        if self._cut_at_s is not None:
+        """What feeds the play has nothing yet, and what it gave may be dropped."""
+        if self._cut_at_s is not None and self._cut_at_s[0] < (
+                self._now_s() + self._heartbeat_s if due_s is None else due_s):
             return self._cut_at_s[0], Step(_no_frame)
-        if due_s is None and frame.__class__ is Step:
-            return None, Step(lambda: self._ran(frame.run()))
+        if frame.__class__ is Step:
+            return due_s, Step(lambda: self._ran(frame.run()))
         return due_s, frame
 
     def _ran(self, data):
@@ -303,13 +309,13 @@ class FaultySteps:
         return self._heartbeat
 
     def _gate_failed(self, fault):
-        """Nobody opened it in time: what was said is said, then the API's own error ends the answer."""
-        now_s = self._now_s()
-        kept = [each for each in self._queue if each.what.__class__ is bytes]
+        """Nobody opened it in time: what is said already goes out, then the API's own error ends the answer."""
+        now_s, in_stream = self._now_s(), self._opened and self._streamed
+        kept = [each for each in self._queue if in_stream and each.what.__class__ is bytes]
         self._queue.clear()
         for each in kept:
             self._queue.append(_Waiting(now_s, each.what))
-        self._queue.append(_Waiting(now_s, self._room.gate_failure(self._play, fault, self._opened and self._streamed)))
+        self._queue.append(_Waiting(now_s, self._room.gate_failure(self._play, fault, in_stream)))
         self._cutting = True
         self._steps = iter(())
 
@@ -592,7 +598,9 @@ class FaultySteps:
                 data = self._framing.data_of(event)
                 event = with_data(event, data, with_character(data))
                 at = character_cut(event)
-            out.append((fault, self._framing.in_parts([event[:at], event[at:]])))
+            parts = self._framing.in_parts([event[:at], event[at:]])
+            # on a WebSocket another turn's message must not come between: fragments, but at once
+            out.append((fault, [b"".join(parts)] if self._socket else parts))
         return out
 
     def _change_slow_body(self, fault, number, name, events):
