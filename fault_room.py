@@ -41,7 +41,10 @@ def take_faults(handler, name, body=None):
     Sets handler.asked_faults. Raises ApiError: 403 for headers where control paths are off, 400 for what they say
     wrongly, and the error of a fault that is one.
     """
-    if handler.faults_taken or name.startswith("control_"):
+    if name.startswith("control_"):
+        return
+    if handler.faults_taken is not None:        # it begins again on a worker
+        handler.asked_faults = handler.faults_taken
         return
     headers, asked = handler.headers, []
     target = FaultTarget(name, handler.body_bytes, body, handler.socket_frame is not None)
@@ -60,8 +63,7 @@ def take_faults(handler, name, body=None):
                                    code="invalid_value", param=header)
     if handler.faults.active:
         asked += handler.faults.take(target)
-    handler.faults_taken = True
-    handler.asked_faults = asked
+    handler.faults_taken = handler.asked_faults = asked
     for fault in asked:
         if fault.kind == "error":
             handler.note_fault(fault)
@@ -74,9 +76,11 @@ def take_faults(handler, name, body=None):
             raise conversation_not_found(target.body["conversation"])
 
 
-def generation_faults(faults):
-    """Those of what is generated, which a background response has whoever asks for it."""
-    return [fault for fault in faults if FAULT_KINDS[fault.kind].generation]
+def share_faults(handler, completion):
+    """A background response has those of what is generated, whoever watches it; the answer has the rest."""
+    asked = handler.asked_faults
+    completion.faults = [fault for fault in asked if FAULT_KINDS[fault.kind].generation]
+    handler.asked_faults = [fault for fault in asked if not FAULT_KINDS[fault.kind].generation]
 
 
 def stage_faults(app, play, completion, streamed):
@@ -95,10 +99,7 @@ def stage_faults(app, play, completion, streamed):
 def stage_answer(app, handler):
     """Have any other answer pass through the request's faults, as a play where it was none."""
     streamed = handler.play is not None
-    faults = handler.asked_faults
-    if streamed:                    # who watches a background response has not what befalls it
-        faults = [fault for fault in faults if not FAULT_KINDS[fault.kind].generation]
-    faults = [fault for fault in faults if fault.kind not in ("error", "lost_previous")]
+    faults = [fault for fault in handler.asked_faults if fault.kind not in ("error", "lost_previous")]
     if not faults:
         return
     if not streamed:

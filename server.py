@@ -27,7 +27,7 @@ try:
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
-    from fault_room import generation_faults, stage_answer, stage_faults, take_faults
+    from fault_room import share_faults, stage_answer, stage_faults, take_faults
     from faults import StandingFaults
     from observe.journal import Journal
     from observe.log import Log
@@ -156,7 +156,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     counted = None                  # transport.counted.CountedSend, of a stream that is written down
     asked_faults = ()               # faults.Fault: what is to go wrong with this request
     faults_done = ()                # texts of those that did
-    faults_taken = faults_staged = False
+    faults_taken = None             # asked_faults as they were found, should the request begin again
+    faults_staged = False
     cut_off = False                 # one of them ended the connection
     protocol_version = "HTTP/1.1"
 
@@ -273,7 +274,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def admit(self, completion):
         if self.asked_faults:
-            completion.faults = generation_faults(self.asked_faults)
+            share_faults(self, completion)
         self._reserve(completion)
 
     def _reserve(self, completion):
