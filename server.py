@@ -152,6 +152,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     routes = heads = app = limits = heartbeats = None
     limited_key = None              # whose rate limits the answer tells of
+    reservation = None              # rate_limits.Reservation
     heartbeat_asked = None          # (form, seconds or None) of a header
     counted = None                  # transport.counted.CountedSend, of a stream that is written down
     asked_faults = ()               # faults.Fault: what is to go wrong with this request
@@ -283,7 +284,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             request, raw = completion.request, completion.request.raw or {}
             most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
                 or self.settings.output_tokens
-            completion.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens + most * request.seqs)
+            if self.reservation is None:    # else it began again on a worker
+                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens + most * request.seqs)
+            completion.reservation = self.reservation
 
     def _check_key(self):
         """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
@@ -779,8 +782,11 @@ class MockTurtleServer(ThreadingHTTPServer):
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
         handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
-        if self.limits is not None and handler.completion is not None and handler.completion.record is None:
-            handler.completion.settle_tokens()
+        if handler.reservation is not None:
+            if handler.status >= 400:
+                handler.reservation.settle(0)
+            elif handler.completion is not None and handler.completion.record is None:
+                handler.completion.settle_tokens()
         if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
             self.journal.add(handler, whole)
         log = self._log

@@ -86,7 +86,7 @@ class JournalEntry:
             pass                        # it is told as the text that it is
         counted = self.counted
         told = {
-            "id": self.id, "object": "request", "time": round(self.time, 3), "method": self.method,
+            "id": self.id, "object": "request", "time": int(self.time * 1e6) / 1e6, "method": self.method,
             "path": masked(self.path), "query": masked(self.query_text),
             "headers": {name: "***" if name in _SECRET_HEADERS else masked(value)
                         for name, value in self.headers.items()},

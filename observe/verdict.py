@@ -1,7 +1,7 @@
 """The verdict: what a journal says about its clients' manners, as findings that a test can assert on.
 
 Each rule looks at what was seen from the server's side and speaks only where that leaves no other reading: what a
-client did with an answer, and whether it told its user, cannot be seen. In: JournalEntries, oldest first.
+client did with an answer, and whether it told its user, cannot be seen. In: JournalEntries, in any order.
 """
 NEVER_RETRY = frozenset((400, 401, 403, 404, 422))
 # The service itself says "retry in a few seconds" of these.
@@ -28,6 +28,7 @@ def find_verdict(entries, open_idle_s=()):
 
     open_idle_s: for each connection that is open, how long nothing has come or gone on it.
     """
+    entries = sorted(entries, key=lambda entry: entry.started_s)       # a journal has them as they ended
     findings = []
     for rule in (_retries, _storms, _truncated, _tool_calls, _histories, _connections):
         findings += rule(entries)
@@ -227,7 +228,7 @@ def _connections(entries):
         clients.setdefault(_who(entry), []).append(entry)
     for group in clients.values():
         lone = []
-        for entry in sorted(group, key=lambda entry: entry.started_s):
+        for entry in group:
             if entry.method == "WS":
                 continue
             if lone and (lone[-1].connection == entry.connection or entry.started_s < lone[-1].ended_s
