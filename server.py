@@ -154,6 +154,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     limited_key = None              # whose rate limits the answer tells of
     reservation = None              # rate_limits.Reservation
     heartbeat_asked = None          # (form, seconds or None) of a header
+    entry = None                    # observe.journal.JournalEntry
     counted = None                  # transport.counted.CountedSend, of a stream that is written down
     asked_faults = ()               # faults.Fault: what is to go wrong with this request
     faults_done = ()                # texts of those that did
@@ -213,6 +214,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.send_api_error(server_error())
         if self.asked_faults and not self.faults_staged:
             self._stage_answer()
+        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+            self.journal.begin(self)
         self.metrics.count_request()
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
@@ -788,7 +791,7 @@ class MockTurtleServer(ThreadingHTTPServer):
             elif handler.completion is not None and handler.completion.record is None:
                 handler.completion.settle_tokens()
         if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
-            self.journal.add(handler, whole)
+            self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:
             return

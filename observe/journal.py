@@ -1,7 +1,8 @@
 """The journal: the last requests, what was answered, what went wrong, and how far a client got that left.
 
 In: handlers whose answer is over. Out: entries, and what is told of them. An entry holds what it was given and is
-worked out when somebody reads it. add() runs on the loop's or a connection's thread, the rest on any.
+worked out when somebody reads it. An entry is there as soon as its answer goes out, so that whoever has got an answer
+finds it. begin() and end() run on the loop's, a worker's or a connection's thread, the rest on any.
 """
 import json
 from collections import deque
@@ -16,7 +17,7 @@ _SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "
 class JournalEntry:
     """One request.
 
-    id; time: unix, when it was read. started_s, ended_s: monotonic. method, path, query_text, headers {name: value}.
+    id; time: unix, when it was read. started_s, ended_s: monotonic; the latter None while it is being answered. method, path, query_text, headers {name: value}.
     body: its first bytes; body_size; body_key: equal for equal bodies. connection: (address, port) of the client.
     status; streamed; keep_alive: whether the connection was offered for more. completion: what of it is needed:
     model, rule, response_id, call_ids, usage. faults: texts of what befell it; left: the client went before the end;
@@ -92,7 +93,7 @@ class JournalEntry:
                         for name, value in self.headers.items()},
             "body": body, "body_bytes": self.body_size, "model": self.model, "rule": self.rule,
             "connection": "%s:%d" % tuple(self.connection[:2]), "status": self.status, "streamed": self.streamed,
-            "duration_ms": round((self.ended_s - self.started_s) * 1000, 1), "faults": list(self.faults),
+            "duration_ms": None if self.ended_s is None else round((self.ended_s - self.started_s) * 1000, 1), "faults": list(self.faults),
             "error": self.error, "response_id": self.response_id,
             "usage": None if self.usage is None else {"prompt_tokens": self.usage[0], "completion_tokens": self.usage[1]},
             "client_left": self.left, "cut_off": self.cut_off,
@@ -140,13 +141,13 @@ class Journal:
         self._entries = deque(self._entries if size else (), maxlen=size or 1)
         self.size = size
 
-    def add(self, handler, whole):
-        """An answer is over. handler: server.Handler. whole: False when its connection went before."""
-        entry = JournalEntry()
+    def begin(self, handler):
+        """A request is answered, or its answer has begun. handler: server.Handler."""
+        entry = handler.entry = JournalEntry()
         entry.number = number = next(self._numbers)
         entry.id = "request_%d" % number
         entry.started_s = started_s = handler.received_s
-        entry.ended_s = now_s = self._clock.monotonic()
+        now_s = self._clock.monotonic()
         entry.time = self._clock.time() - (now_s - started_s)
         head, body = handler.head, handler.body_bytes
         entry.method, entry.path, entry.headers = handler.command, handler.path, handler.headers
@@ -159,13 +160,20 @@ class Journal:
             entry.body_key = entry.body, size, body[-1024:]
         entry._parsed = None
         entry.connection = handler.client_address
-        entry.status, entry.error = handler.status, handler.fault
-        entry.keep_alive = handler.keep_alive
         entry.counted = counted = handler.counted
         entry.streamed = counted is not None
-        entry.answer = b"" if counted is not None else handler.answer[:JOURNAL_ANSWER_BYTES]
+        entry.ended_s = None if handler.play is not None else now_s
+        entry.left = False
+        self._fill(entry, handler)
+        self.seen += 1
+        self._entries.append(entry)
+
+    @staticmethod
+    def _fill(entry, handler):
+        """What is known of an answer by now."""
+        entry.status, entry.error, entry.keep_alive = handler.status, handler.fault, handler.keep_alive
+        entry.answer = handler.answer[:JOURNAL_ANSWER_BYTES] if not entry.streamed else b""
         entry.faults, entry.cut_off = handler.faults_done, handler.cut_off
-        entry.left = not whole and not handler.cut_off
         entry.model = entry.rule = entry.response_id = entry.usage = None
         entry.call_ids = ()
         completion = handler.completion
@@ -179,8 +187,16 @@ class Journal:
             if tail is not None:
                 entry.response_id = "resp_" + tail
                 entry.call_ids = tuple(assembler.call_ids)
-        self.seen += 1
-        self._entries.append(entry)
+
+    def end(self, handler, whole):
+        """An answer is over. whole: False when its connection went before."""
+        entry, handler.entry = handler.entry, None
+        if entry is None:               # it could not be read, or the journal was off
+            self.begin(handler)
+            entry, handler.entry = handler.entry, None
+        entry.ended_s = self._clock.monotonic()
+        self._fill(entry, handler)
+        entry.left = not whole and not handler.cut_off
 
     def entries(self):
         """All that are kept, oldest first."""

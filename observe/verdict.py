@@ -28,7 +28,7 @@ def find_verdict(entries, open_idle_s=()):
 
     open_idle_s: for each connection that is open, how long nothing has come or gone on it.
     """
-    entries = sorted(entries, key=lambda entry: entry.started_s)       # a journal has them as they ended
+    entries = sorted(entries, key=lambda entry: entry.started_s)
     findings = []
     for rule in (_retries, _storms, _truncated, _tool_calls, _histories, _connections):
         findings += rule(entries)
@@ -37,6 +37,11 @@ def find_verdict(entries, open_idle_s=()):
         findings.append(_finding("connections_left_open", "%d connections are open on which nothing has happened for "
                                  "%g s and more: they were used and never closed." % (len(idle), IDLE_S)))
     return findings
+
+
+def _end_s(entry):
+    """An answer that is not over ends later than whatever has come so far."""
+    return float("inf") if entry.ended_s is None else entry.ended_s
 
 
 # ---- retries ----------------------------------------------------------------------------------
@@ -63,10 +68,10 @@ def _failed(entry):
 def _retries(entries):
     for group in _attempts(entries):
         for entry, after in zip(group, group[1:]):
-            if not _failed(entry) or after.started_s - entry.ended_s > SAME_TASK_S:
+            if not _failed(entry) or after.started_s - _end_s(entry) > SAME_TASK_S:
                 continue
             headers = entry.answer_headers()
-            waited_s = after.started_s - entry.ended_s
+            waited_s = after.started_s - _end_s(entry)
             wanted_s = _retry_after_s(headers)
             if wanted_s is not None and waited_s < wanted_s - max(EARLY_S, wanted_s * 0.02):
                 yield _finding("ignored_retry_after", "%s was answered %d with 'Retry-After' of %g s; %s is the same "
@@ -231,7 +236,7 @@ def _connections(entries):
         for entry in group:
             if entry.method == "WS":
                 continue
-            if lone and (lone[-1].connection == entry.connection or entry.started_s < lone[-1].ended_s
+            if lone and (lone[-1].connection == entry.connection or entry.started_s < _end_s(lone[-1])
                          or lone[-1].cut_off or lone[-1].left or not lone[-1].keep_alive and not _asked_close(lone[-1])):
                 lone = []
             lone.append(entry)

@@ -1,7 +1,7 @@
 """The test author's paths: faults, the journal, settings and reset by control call; who may call; heartbeats by header."""
 import unittest
 
-from tests.support import CHAT, RESPONSE, LiveServerTest, every_form
+from tests.support import CHAT, RESPONSE, TIMEOUT_S, LiveServerTest, every_form, wait_until
 
 SECRET = "sk-very-secret"
 
@@ -83,8 +83,7 @@ class JournalLiveTest(LiveServerTest):
         for _ in range(3):
             client.read_frame(answer)
         client.close()
-        self.wait_for_count("disconnects", 1)
-        entry, = self.entries()
+        entry, = wait_until(lambda: [entry for entry in self.entries() if entry["client_left"]], "the client to be gone")
         self.assertEqual((entry["client_left"], entry["events_sent"], entry["cut_off"]), (True, 3, False))
 
     def test_a_cut_is_told_apart_from_a_client_that_left(self):
@@ -130,6 +129,16 @@ class JournalLiveTest(LiveServerTest):
         self.assertEqual(self.request("GET", "/_mockturtle/requests/request_2").status, 404)
         self.request("DELETE", "/_mockturtle/requests")
         self.assertEqual(self.entries(), [])
+
+    def test_an_answer_that_is_going_out_is_in_it_already(self):
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True), {"x-mockturtle-gate": "stop@3"})
+        self.assertTrue(self.server.gates.wait("stop", TIMEOUT_S))
+        entry, = self.entries()
+        self.assertEqual((entry["duration_ms"], entry["events_sent"], entry["client_left"]), (None, 2, False))
+        self.server.gates.open("stop")
+        client.read_answer()
+        wait_until(lambda: self.entries()[0]["duration_ms"] is not None, "its end")
 
     def test_control_calls_are_not_in_it(self):
         self.request("GET", "/_mockturtle/faults")

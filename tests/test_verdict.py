@@ -229,12 +229,12 @@ class JournalTest(unittest.TestCase):
         class Request:
             received_s, command, path, headers, head = 1.0, "POST", "/x", {}, None
             client_address, status, fault, keep_alive, counted = ("127.0.0.1", 1), 200, None, True, None
-            faults_done, cut_off, completion = (), False, None
+            faults_done, cut_off, completion, play, entry = (), False, None, None, None
             answer = b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * 100000
         journal = Journal(3, FakeClock())
         for end in b"a", b"b", b"a":
             Request.body_bytes = b"x" * 200000 + end
-            journal.add(Request, True)
+            journal.end(Request, True)
         entries = journal.entries()
         self.assertEqual([len(each.body) for each in entries], [65536] * 3)
         self.assertEqual((entries[0].body_key == entries[2].body_key, entries[0].body_key == entries[1].body_key), (True, False))
