@@ -390,6 +390,7 @@ SAMPLING_CHECKS = {
     "frequency_penalty": check_number(-2, 2),
     "min_tokens": check_integer(0),
     "ignore_eos": check_boolean,
+    "cache_salt": check_string(empty=False),
 }
 
 def check_streaming(body):
@@ -507,7 +508,7 @@ def ignored_headers(names, settings):
     return [("x-mockturtle-ignored", told)]
 
 
-SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
+SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos", "cache_salt")     # inference servers' fields, not the service's
 
 
 def content_hash(text, before=b""):

@@ -44,6 +44,8 @@ class Settings:
     output_tokens_dist = "normal"
     prefill_overhead_ms = 0.0       # on top of TTFT
     prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
+    cache_blocks = 0                # blocks of the prefix cache; 0 is off
+    cache_block_tokens = 16         # tokens of one
     max_num_seqs = 0                # choices that run at once, the rest queue; 0: any number
     max_waiting = -1                # requests that may queue, more get 429; -1: any number
     load_factor = 1.0               # how much slower a full batch is than a single request
@@ -111,12 +113,13 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "requests_per_minute", "tokens_per_minute"):
+                     "cache_blocks", "requests_per_minute", "tokens_per_minute"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
-                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "gate_timeout_s"):
+                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "cache_block_tokens",
+                     "gate_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -267,6 +270,8 @@ _SETTINGS_FLAGS = (
         ("output-tokens-dist", "KIND", "as --ttft-dist"),
         ("prefill-overhead-ms", "MS", "added to TTFT, which is 0 then unless --ttft-ms says otherwise"),
         ("prefill-ms-per-token", "MS", "added to TTFT for each prompt token that no cache holds, likewise"),
+        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
+        ("cache-block-tokens", "N", "tokens of a block"),
         ("max-num-seqs", "N", "choices that run at once; the rest queue, first come first served; 0 is any number"),
         ("max-waiting", "N", "requests that may queue; more get 429; -1 is any number"),
         ("load-factor", "X", "prefill and ITL of a full batch (--max-num-seqs) over those of a single request"),

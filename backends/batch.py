@@ -6,6 +6,7 @@ from backends.contract import Backend, TextDelta, TextRun, Usage
 
 
 LONG_BATCH_TOKENS = 1000            # some 2 us each: a bigger batch is planned on a worker
+_CACHED_PROMPT_TOKENS = 2000        # so is one with more to look up in a prefix cache
 
 
 class BatchRequest:
@@ -69,6 +70,9 @@ class BatchBackend(Backend):
             tokens *= 4
         if not self.blocking and batch.requests[0].breathe is None and tokens > LONG_BATCH_TOKENS:
             raise TakesLong()
+        if len(batch.requests) > 1 and batch.requests[0].breathe is None and self._backend.cache_stats() is not None \
+                and sum(request.history.tokens for request in batch.requests) > _CACHED_PROMPT_TOKENS:
+            raise TakesLong()           # here, before any of them was counted
         if len(batch.requests) == 1:
             return self._backend.generate(batch.requests[0], cancel)
         streams = [_renumbered(self._backend.generate(request, cancel), number * batch.n)

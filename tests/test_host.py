@@ -132,8 +132,9 @@ ROOMS = {
                       "responses_items", "responses_request", "responses_socket"},
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
-    "responses_request": {"api_common"}, "responses_items": {"api_common", "state"},
-    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
+    "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
+    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"},
+    "embeddings_api": {"api_common"}, "extras_api": {"api_common"}, "self_test": set(),
 }
 
 

@@ -25,6 +25,7 @@ VALUES = {
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
+    "load_knee": ((0.25, 0.25), ("0.75", 0.75), ("0.4", 0.4)),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),

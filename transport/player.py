@@ -64,7 +64,7 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away", "owner", "send", "reader", "carried")
+                 "timed", "away", "owner", "send", "reader", "carried", "trace")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
@@ -90,6 +90,7 @@ class Play:
         self.owner = None           # the handler whose answer it is
         self.reader = None
         self.carried = False
+        self.trace = None           # what is told when it is over, by close()
 
 
 class PushedSteps:
@@ -177,21 +178,16 @@ class PushedSteps:
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
     """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
     due_s, frame = first
-    try:
-        while True:
-            while due_s - last_s > heartbeat_s:
-                last_s += heartbeat_s
-                yield last_s, heartbeat
-            yield due_s, frame
-            last_s = due_s
-            try:
-                due_s, frame = next(steps)
-            except StopIteration:
-                return
-    finally:
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
+    while True:
+        while due_s - last_s > heartbeat_s:
+            last_s += heartbeat_s
+            yield last_s, heartbeat
+        yield due_s, frame
+        last_s = due_s
+        try:
+            due_s, frame = next(steps)
+        except StopIteration:
+            return
 
 
 class Player:
@@ -580,6 +576,9 @@ class Player:
         close = getattr(play.steps, "close", None)
         if close is not None:
             close()
+        trace, play.trace = play.trace, None
+        if trace is not None:
+            trace.close()
         on_end = play.on_end
         # A bucket may hold it until its next deadline; what it was about goes now.
         play.steps, play.frame, play.on_gone, play.on_end = (), None, None, None

@@ -20,7 +20,7 @@ class TracedSteps:
         self.sent_s = []
         self._play = play
         self._steps = iter(play.steps)
-        self._closes = play.steps
+        self._traced = play.steps
         self._start_s = play.start_s
         self._send = play.send
         self._heartbeat = play.heartbeat
@@ -28,7 +28,7 @@ class TracedSteps:
         self._on_end = on_end
         self._coming = []           # due times of frames that the next send sends
         self._last = None           # _Given: what was given out last, and is not sent before the next is asked for
-        play.steps = self
+        play.steps = play.trace = self
         play.send = self._send_and_note
 
     def __iter__(self):
@@ -65,15 +65,15 @@ class TracedSteps:
 
     def close(self):
         """The play is over: said once."""
-        on_end, self._on_end = self._on_end, None
-        if on_end is None:
+        traced, self._traced = self._traced, None
+        if traced is None:
             return
-        close = getattr(self._closes, "close", None)
+        close = getattr(traced, "close", None)
         if close is not None:
             close()
         self._play.send = self._send        # they held each other
         self._play = None
-        on_end(self)
+        self._on_end(self)
 
 
 class _Given:
