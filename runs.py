@@ -392,7 +392,10 @@ class Completion:
         self.fault = error.message
         self.assembler.fail(error)
         if self._keep is not None:
-            self._keep(b"")
+            try:
+                self._keep(b"")
+            except Exception as exc:
+                self._as_error(exc)         # as in a stream: the client learns of the first fault
         self.settle()
         return render(200, self.assembler.result())
 

@@ -358,6 +358,12 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if keyless:
             self._check_host()
 
+    def reset(self):
+        self.app.reset()
+
+    def open_idle_s(self):
+        return self.app.open_idle_s()
+
     def playing(self):
         return len(self.app.player.plays)
 
@@ -648,8 +654,7 @@ class MockTurtleServer(ThreadingHTTPServer):
             "log_exception": staticmethod(self.log_exception),
             "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
             "gates": self.gates, "journal": self.journal, "limits": self.limits,
-            "heartbeats": {True: chunked_bytes(beat), False: beat}, "reset": staticmethod(self.reset),
-            "open_idle_s": staticmethod(self.open_idle_s),
+            "heartbeats": {True: chunked_bytes(beat), False: beat},
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)

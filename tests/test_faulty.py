@@ -4,8 +4,10 @@ import json
 import threading
 import time
 import unittest
+from random import Random
 
 from backends.contract import Finish, TextDelta, Usage
+from faults import FAULT_KINDS
 from tests.support import (CHAT, RESPONSE, TIMEOUT_S, ConnectionEnded, DeltaBackend, GatedBackend, LiveServerTest, chat_text,
                            every_form, parse_events, request_bytes, wait_until)
 from tests.test_tls import TlsLive
@@ -39,6 +41,8 @@ def unchunk(data):
     inside = b""
     while data:
         line, _, data = data.partition(b"\r\n")
+        if line == b"no size":
+            break
         size = int(line, 16)
         if not size:
             return inside, True
@@ -620,6 +624,34 @@ class TlsFaultTest(TlsLive, FaultTest):
         self.assertIsNotNone(client.read_frame(answer))
         with self.assertRaises((ssl.SSLError, ConnectionEnded)):
             client.read_frame(answer)
+
+
+class AnyFaultsTest(FaultTest):
+
+    settings = {"output_tokens": 6, "time_scale": 0.001}
+
+    def test_any_faults_together_are_an_answer_or_an_end_and_never_an_error_of_ours(self):
+        random = Random(8)
+        values = {"event": ("1", "2", "5", "9", "30"), "type": ("done", "delta", "response.created"), "ms": ("0", "1"),
+                  "bytes": ("1", "7", "300"), "count": ("2",), "field": ("id", "choices", "type"), "name": ("open",),
+                  "items": ("0", "2"), "heartbeats": ("true", "false")}
+        self.server.gates.open("open")
+        bodies = [CHAT, RESPONSE, dict(CHAT, stream=True), dict(RESPONSE, stream=True), dict(RESPONSE, background=True,
+                  stream=True), {"model": "m", "prompt": ["a", "b"], "stream": True}, {"model": "m"}]
+        for _ in range(120):
+            said = []
+            for kind in random.sample(sorted(FAULT_KINDS), random.randint(1, 4)):
+                known = FAULT_KINDS[kind].params
+                keys = [key for key in known if key in values and (random.random() < 0.5 or key in FAULT_KINDS[kind].needs)]
+                said.append(kind + ":" + ",".join("%s=%s" % (key, random.choice(values[key])) for key in keys))
+            body = random.choice(bodies)
+            with self.subTest(said=said, body=body):
+                for fault in said:
+                    self.server.faults.add({"fault": fault, "endpoint": "any", "times": 1})
+                seen = self.ask(None, body, "/v1/completions" if "prompt" in body else None)
+                self.assertTrue(not seen.data or seen.status in (200, 400, 404, 500, 503))
+                self.server.faults.clear()
+                self.assertEqual(self.take_errors(), [])
 
 
 class PipelineTest(FaultTest):

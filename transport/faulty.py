@@ -7,9 +7,9 @@ that have faults have it. Runs on the player's thread.
 from collections import deque
 from itertools import chain
 
-from transport.broken import (TERMINAL_TYPES, BareFraming, ChunkedFraming, SocketFraming, broken_json, change_json,
-                              character_cut, event_type, extra_event, reformed_sse, with_character, with_content_type,
-                              with_data, with_length, without_field)
+from transport.broken import (TERMINAL_TYPES, BareFraming, ChunkedFraming, SocketFraming, character_cut, event_type,
+                              with_character, with_content_type, with_data, with_length)
+from transport.changes import EVENT_CHANGES, changed_body, in_order
 from transport.player import Splice, Step
 
 _NEVER = float("inf")
@@ -52,8 +52,8 @@ class FaultySteps:
         self._steps = iter(play.steps)
         self._inner = play.push     # what feeds the play, when something does
         self._closes = play.steps
-        self._framing = FRAMINGS[framing]
-        self._socket = framing == "socket"
+        self.framing = FRAMINGS[framing]
+        self.socket = framing == "socket"
         self._streamed = streamed
         self._room = room
         self._scale = scale
@@ -72,7 +72,7 @@ class FaultySteps:
         self._cut_at_s = None       # (when, fault) of a cut by time
         self._cutting = False       # nothing comes behind what is queued
         self._over = False
-        self._kept = None           # events that are held back until the next one is out
+        self.kept = None           # events that are held back until the next one is out
         self._raw = b""             # what a step that ran on a worker made
         self._done = set()
         self._find_end(faults())
@@ -182,7 +182,7 @@ class FaultySteps:
 
     def _load(self):
         """The answer begins: all its faults are known."""
-        self._faults = list(self._faults_of())
+        self._faults = in_order(self._faults_of())
         self._find_end(self._faults)
 
     def _find_end(self, faults):
@@ -253,9 +253,9 @@ class FaultySteps:
 
     def _exhausted(self):
         self._over = True
-        if self._kept is not None:
-            self._emit(self._kept)
-            self._kept = None
+        if self.kept is not None:
+            self._emit(self.kept)
+            self.kept = None
         for fault in self._faults or ():
             if fault.kind == "close" and not self._cutting:
                 self._put(_CUT, fault)
@@ -265,7 +265,7 @@ class FaultySteps:
 
     def _reach(self, fault):
         """An answer has come to a gate. The bytes that go out for it: none."""
-        self._note(fault)
+        self.note(fault)
         self._gate_since_s = self._now_s()
         self._gate = fault
         if self._room.gates.reach(fault["name"], self, self._room.told(self._play, self.count)):
@@ -328,12 +328,12 @@ class FaultySteps:
         self._queue.append(_Waiting(at_s, _CUT, fault))
 
     def _cut(self, fault):
-        self._note(fault)
+        self.note(fault)
         play, room = self._play, self._room
         room.cut(play, fault.values.get("how") == "rst")
         raise ConnectionAbortedError("cut by a fault")
 
-    def _note(self, fault):
+    def note(self, fault):
         """A fault was carried out; told once."""
         if id(fault) not in self._done:
             self._done.add(id(fault))
@@ -344,9 +344,9 @@ class FaultySteps:
     def _put(self, what, fault=None, silent=False):
         self._queue.append(_Waiting(self._now_due_s, what, fault, silent))
 
-    def _delay(self, ms, fault, silent=False):
+    def delay(self, ms, fault, silent=False):
         """All that follows comes so much later."""
-        self._note(fault)
+        self.note(fault)
         seconds = ms * self._scale / 1000
         self._shift_s += seconds
         self._now_due_s += seconds
@@ -365,16 +365,16 @@ class FaultySteps:
                 data = self._open(data)
         if self._cutting or not data:
             return
-        events, ended = self._framing.split(data)
+        events, ended = self.framing.split(data)
         for event in events:
             self._take_event(event)
             if self._cutting:
                 return
         if ended:
-            if self._kept is not None:
-                kept, self._kept = self._kept, None
+            if self.kept is not None:
+                kept, self.kept = self.kept, None
                 self._emit(kept)
-            self._put(self._framing.end)
+            self._put(self.framing.end)
 
     def _open(self, data):
         """The head, and with it all of an answer that is not streamed. Returns the stream's bytes behind the head."""
@@ -383,12 +383,12 @@ class FaultySteps:
         self._streamed = b"\r\ncontent-type: text/event-stream" in head
         for fault in self._faults:
             if fault.kind == "slow_headers" and not self._begun:
-                self._delay(fault["ms"], fault)
+                self.delay(fault["ms"], fault)
             elif fault.kind == "cut" and fault["where"] == "headers":
                 self._end_with(fault)
                 return b""
             elif fault.kind == "content_type":
-                self._note(fault)
+                self.note(fault)
                 head = with_content_type(head, fault["value"])
         if self._streamed:
             self._put(head)
@@ -407,21 +407,21 @@ class FaultySteps:
         self._now_due_s = due_s
         for fault in self._faults:
             if fault.kind in ("slow_headers", "stall"):
-                self._delay(fault["ms"], fault)
+                self.delay(fault["ms"], fault)
             elif fault.kind == "gate":
                 self._put(_GATE, fault)
         return self._now_due_s
 
     def _take_plain(self, head, body):
         for fault in self._faults:
-            changed = self._changed_body(fault, body)
+            changed = changed_body(fault, body)
             if changed is not None:
-                self._note(fault)
+                self.note(fault)
                 head, body = with_length(head, lambda length: len(changed)), changed
         cut = None
         for fault in self._faults:
             if fault.kind == "wrong_length" and body:
-                self._note(fault)
+                self.note(fault)
                 more = max(fault["bytes"], 1 - len(body))
                 head = with_length(head, lambda length: length + more)
                 if more > 0:
@@ -444,35 +444,22 @@ class FaultySteps:
         if cut is not None:
             self._end_with(cut)
 
-    @staticmethod
-    def _changed_body(fault, body):
-        kind = fault.kind
-        if kind == "malformed":
-            return broken_json(body, fault["how"])
-        if kind == "without":
-            found = []
-            changed = change_json(body, lambda value: found.append(without_field(value, fault["field"])))
-            return changed if found == [True] else None
-        if kind == "compaction":
-            return change_json(body, lambda value: _set_compactions(value, fault["items"]))
-        return None
-
     # ---- events -------------------------------------------------------------------------------
 
     def _take_event(self, event):
         if event.startswith(b":"):
-            self._put(self._framing.frame(event))
+            self._put(self.framing.frame(event))
             return
         self.count += 1
-        number, data = self.count, self._framing.data_of(event)
+        number, data = self.count, self.framing.data_of(event)
         known = []
 
         def name():
             if not known:
                 known.append(event_type(data))
             return known[0]
-        events, kept = [event], self._kept
-        self._kept = None
+        events, kept = [event], self.kept
+        self.kept = None
         for fault in self._faults:
             kind = fault.kind
             if kind == "gate":
@@ -480,30 +467,30 @@ class FaultySteps:
                     self._put(_GATE, fault)
             elif kind == "stall":
                 if fault.hits(number, name):
-                    self._delay(fault["ms"], fault, not fault["heartbeats"])
+                    self.delay(fault["ms"], fault, not fault["heartbeats"])
             elif kind == "cut":
                 if fault["ms"] is None and fault["where"] != "headers" and fault.hits(number, name):
                     self._cut_event(fault, event, data)
                     return
             elif kind == "no_terminal":
                 if name() == "done" or fault["only"] == "all" and name() in TERMINAL_TYPES:
-                    self._note(fault)
+                    self.note(fault)
                     return
-            elif kind in _CHANGES:
-                events = _CHANGES[kind](self, fault, number, name, events)
+            elif kind in EVENT_CHANGES:
+                events = EVENT_CHANGES[kind](self, fault, number, name, events)
         self._emit(events if kept is None else events + kept)
 
     def _cut_event(self, fault, event, data):
         if fault["where"] == "frame":
-            frame = self._framing.frame(event)
+            frame = self.framing.frame(event)
             self._put(frame[:len(frame) // 2])
         elif fault["where"] == "character":
-            frame = self._framing.frame(with_data(event, data, with_character(data)))
+            frame = self.framing.frame(with_data(event, data, with_character(data)))
             self._put(frame[:character_cut(frame)])
         self._end_with(fault)
 
     def _emit(self, events):
-        framing = self._framing
+        framing = self.framing
         for event in events:
             if event.__class__ is tuple:        # ready frames with their delays
                 fault, frames = event
@@ -514,132 +501,8 @@ class FaultySteps:
     def _put_slowly(self, frames, fault):
         for number, frame in enumerate(frames):
             if number:
-                self._delay(fault["ms"], fault)
+                self.delay(fault["ms"], fault)
             self._put(frame)
-
-    def _each(self, fault, events, change):
-        """events with change(event, data) made of each."""
-        out = []
-        for event in events:
-            if event.__class__ is tuple:
-                out.append(event)
-                continue
-            data = self._framing.data_of(event)
-            changed = change(event, data)
-            if changed != event:
-                self._note(fault)
-            out.append(changed)
-        return out
-
-    def _change_missing(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        self._note(fault)
-        return []
-
-    def _change_repeated(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        self._note(fault)
-        return events * fault["count"]
-
-    def _change_reordered(self, fault, number, name, events):
-        if number == fault["event"]:
-            self._note(fault)
-            self._kept = events
-            return []
-        return events
-
-    def _change_extra(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        self._note(fault)
-        event = events[0] if events else b"data: {}\n\n"
-        more = extra_event(fault["form"], event, self._framing.data_of(event), self._socket)
-        return ([more] if more else []) + events
-
-    def _change_malformed(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        return self._each(fault, events, lambda event, data: with_data(event, data, broken_json(data, fault["how"])))
-
-    def _change_without(self, fault, number, name, events):
-        if (fault["event"] is not None or fault["type"] is not None) and not fault.hits(number, name):
-            return events
-
-        def change(event, data):
-            found = []
-            changed = change_json(data, lambda value: found.append(without_field(value, fault["field"])))
-            return with_data(event, data, changed) if found == [True] else event
-        return self._each(fault, events, change)
-
-    def _change_long_line(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        return self._each(fault, events, lambda event, data: with_data(event, data, change_json(
-            data, lambda value: value.update(obfuscation="x" * fault["bytes"]))))
-
-    def _change_sse(self, fault, number, name, events):
-        if self._socket:
-            return events
-        return self._each(fault, events, lambda event, data: reformed_sse(event, fault["form"], number))
-
-    def _change_split(self, fault, number, name, events):
-        if not fault.hits(number, name):
-            return events
-        self._note(fault)
-        out = []
-        for event in events:
-            if event.__class__ is tuple:
-                out.append(event)
-                continue
-            at = len(event) // 2
-            if fault["where"] == "character":
-                data = self._framing.data_of(event)
-                event = with_data(event, data, with_character(data))
-                at = character_cut(event)
-            parts = self._framing.in_parts([event[:at], event[at:]])
-            # on a WebSocket another turn's message must not come between: fragments, but at once
-            out.append((fault, [b"".join(parts)] if self._socket else parts))
-        return out
-
-    def _change_slow_body(self, fault, number, name, events):
-        self._note(fault)
-        size, out = fault["bytes"], []
-        for event in events:
-            if event.__class__ is tuple:
-                out.append(event)
-                continue
-            parts = [event[at:at + size] for at in range(0, len(event), size)]
-            if number > 1:
-                self._delay(fault["ms"], fault)
-            out.append((fault, self._framing.in_parts(parts)))
-        return out
-
-    def _change_bad_chunk(self, fault, number, name, events):
-        if not fault.hits(number, name) or self._framing is not ChunkedFraming:
-            return events
-        self._note(fault)
-        return [(fault, [b"no size\r\n" + event + b"\r\n"]) if event.__class__ is bytes else event for event in events]
-
-
-# Done in this order of the request's faults, each to what the ones before have left of an event.
-_CHANGES = {
-    "missing": FaultySteps._change_missing, "repeated": FaultySteps._change_repeated,
-    "reordered": FaultySteps._change_reordered, "extra": FaultySteps._change_extra,
-    "malformed": FaultySteps._change_malformed, "without": FaultySteps._change_without,
-    "long_line": FaultySteps._change_long_line, "sse": FaultySteps._change_sse, "split": FaultySteps._change_split,
-    "slow_body": FaultySteps._change_slow_body, "bad_chunk": FaultySteps._change_bad_chunk}
-
-
-def _set_compactions(value, count):
-    """So many compaction items in a window that has one."""
-    output = value.get("output")
-    if output.__class__ is list:
-        items = [item for item in output if item.get("type") == "compaction"]
-        value["output"] = [item for item in output if item.get("type") != "compaction"]
-        for number, item in enumerate((items * count)[:count]):
-            value["output"].append(dict(item, id="%s%s" % (item["id"], "b" * number)))
 
 
 def _no_frame():
