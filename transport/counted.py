@@ -25,21 +25,35 @@ class CountedSend:
         play.send = self
 
     def __call__(self, data):
-        sent = self._send(data)
+        # Counted first: a client that has something must find it counted, whatever thread looks.
+        before = self.events, self.sent_bytes, self._room, self._last, len(self._kept)
+        self._count(data)
+        try:
+            sent = self._send(data)
+        except OSError:
+            self._restore(before)
+            raise
         if sent != len(data):
-            data = data[:sent]
+            self._restore(before)
+            self._count(data[:sent])
+        return sent
+
+    def _count(self, data):
         if data.__class__ is not bytes:
             data = bytes(data)
-        self.sent_bytes += sent
+        self.sent_bytes += len(data)
         if self._room > 0:
             self._kept.append(data[:self._room])
-            self._room -= sent
+            self._room -= len(data)
         if self._socket:
             self.events += len(SocketFraming.split(data)[0])
         else:
             self.events += (self._last + data).count(b"\n\n") - data.count(self._heartbeat)
             self._last = data[-1:]
-        return sent
+
+    def _restore(self, before):
+        self.events, self.sent_bytes, self._room, self._last, kept = before
+        del self._kept[kept:]
 
     def head(self):
         """The answer's head, as far as it is kept; b"" on a WebSocket."""

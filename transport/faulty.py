@@ -13,7 +13,7 @@ from transport.changes import EVENT_CHANGES, changed_body, in_order
 from transport.player import Splice, Step
 
 _NEVER = float("inf")
-# So much later than what goes out before it is an end that must not be joined with it.
+# So much later than what goes out before it is what must not be joined with it.
 APART_S = 0.001
 
 FRAMINGS = {"chunked": ChunkedFraming, "bare": BareFraming, "socket": SocketFraming}
@@ -243,13 +243,16 @@ class FaultySteps:
             return self._last_s, Step(lambda: self._heartbeat)
         self._queue.popleft()
         if first.what is _GATE:
-            return due_s, Step(lambda: self._reach(first.fault))
+            return self._apart(due_s), Step(lambda: self._reach(first.fault))
         self._last_s = max(due_s, self._last_s)
         if first.what is _CUT:
-            # later than what was given before, whatever the time: that must be with the kernel first
-            return max(due_s, self._now_s() + APART_S), Step(lambda: self._cut(first.fault))
+            return self._apart(due_s), Step(lambda: self._cut(first.fault))
         self._out = self._out or first.what.__class__ is bytes
         return due_s, first.what
+
+    def _apart(self, due_s):
+        """Later than what was given before, whatever the time: that must be with the kernel first."""
+        return max(due_s, self._now_s() + APART_S)
 
     def _exhausted(self):
         self._over = True
