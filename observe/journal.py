@@ -48,10 +48,16 @@ class JournalEntry:
             found[name] = value
         return found
 
+    def answer_body(self):
+        """An answer that is not streamed without its head; on a WebSocket without its frame's."""
+        if self.answer.startswith(b"HTTP/"):
+            return self.answer.partition(b"\r\n\r\n")[2]
+        return self.answer[self.answer.find(b"{"):]
+
     def answer_json(self):
         """An answer that is not streamed as a dict, or {}."""
         try:
-            value = json.loads(self.answer.partition(b"\r\n\r\n")[2]) if self.counted is None else {}
+            value = json.loads(self.answer_body()) if self.counted is None else {}
         except ValueError:
             return {}
         return value if value.__class__ is dict else {}
@@ -103,7 +109,7 @@ class JournalEntry:
             told["events"] = counted.names()[:100]
         else:
             told["events_sent"], told["bytes_sent"] = None, len(self.answer)
-            told["answer"] = self.answer_json() or self.answer.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
+            told["answer"] = self.answer_json() or self.answer_body().decode("utf-8", "replace")
         return told
 
 

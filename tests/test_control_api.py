@@ -1,7 +1,8 @@
 """The test author's paths: faults, the journal, settings and reset by control call; who may call; heartbeats by header."""
 import unittest
 
-from tests.support import CHAT, RESPONSE, TIMEOUT_S, LiveServerTest, every_form, wait_until
+from tests.support import CHAT, RESPONSE, TIMEOUT_S, LiveServerTest, ShiftedClock, every_form, wait_until
+from tests.websocket_client import WebSocketClient
 
 SECRET = "sk-very-secret"
 
@@ -143,6 +144,52 @@ class JournalLiveTest(LiveServerTest):
     def test_control_calls_are_not_in_it(self):
         self.request("GET", "/_mockturtle/faults")
         self.assertEqual(self.entries(), [])
+
+
+@every_form
+class ConnectionsLiveTest(LiveServerTest):
+
+    def test_open_connections_without_a_request_are_known(self):
+        clients = [self.connect() for _ in range(3)]
+        for client in clients:
+            client.request("GET", "/v1/models")
+        found = wait_until(lambda: len(self.server.open_idle_s()) == 3 and self.server.open_idle_s(), "three that are idle")
+        self.assertTrue(all(0 <= seconds < 60 for seconds in found), found)
+        client = clients.pop()
+        client.send_request("POST", "/v1/chat/completions", CHAT, {"x-mockturtle-gate": "stop"})
+        self.assertTrue(self.server.gates.wait("stop", TIMEOUT_S))
+        self.assertEqual(len(self.server.open_idle_s()), 2)
+
+
+class LeftOpenTest(LiveServerTest):
+    settings = {"journal": 50}
+
+    def test_connections_that_nobody_closes_are_a_finding(self):
+        clock = ShiftedClock()
+        self.start_server(clock=clock)
+        for _ in range(12):
+            self.connect().request("GET", "/v1/models")
+        clock.advance(6)
+        findings = self.request("GET", "/_mockturtle/verdict").json()["findings"]
+        self.assertIn("connections_left_open", [finding["kind"] for finding in findings])
+
+
+class SocketJournalTest(LiveServerTest):
+    settings = {"journal": 5, "output_tokens": 4}
+
+    def test_each_turn_of_a_websocket_is_a_request(self):
+        client = WebSocketClient(self.address)
+        self._clients.append(client)
+        self.assertEqual(client.handshake().status, 101)
+        client.create(input="one")
+        events = client.read_turn()
+        client.create(model=3)
+        client.read_event()
+        turn, refused = wait_until(lambda: [entry for entry in self.request("GET", "/_mockturtle/requests").json()["data"]
+                                            if entry["method"] == "WS"], "the turns")
+        self.assertEqual((turn["events_sent"], turn["events"][-1], turn["body"]["input"], turn["response_id"]),
+                         (len(events), "response.completed", "one", events[0]["response"]["id"]))
+        self.assertEqual((refused["status"], refused["answer"]["error"]["param"]), (400, "model"))
 
 
 class SecretsTest(LiveServerTest):
