@@ -676,6 +676,7 @@ class Host:
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
+        send_text(body, content_type)   body: bytes; without `headers`
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
         send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
@@ -698,6 +699,9 @@ class Host:
         raise NotImplementedError
 
     def send_json(self, status, value, headers=()):
+        raise NotImplementedError
+
+    def send_text(self, body, content_type):
         raise NotImplementedError
 
     def send_completion(self, completion, streamed, headers=()):

@@ -301,6 +301,7 @@ class BackgroundRuns:
         if blocking:
             play.push = steps
         self._stage(play, completion, True)
+        completion.begin(play.start_s, play)
         player.post(lambda: player.start(play))
         if blocking:
             self._workers.submit_blocking(lambda: completion.run_pushed(play, player, None, True), True)
@@ -315,6 +316,7 @@ class BackgroundRuns:
         callbacks = run.completion.cancel.claim()
         if callbacks is None:
             return False
+        run.completion.lose("abort")
         for callback in callbacks:
             self._workers.submit(callback)
         run.log.end()

@@ -223,10 +223,12 @@ def _chat_prompt(history):
 
 def _message_pieces(message):
     pieces = content_pieces(message.get("content"))
+    if message["role"] != "assistant":      # whose calls are nobody's, and unchecked
+        return pieces
     calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
     if message.get("function_call").__class__ is dict:
         calls.append(message["function_call"])
-    if not calls or message["role"] != "assistant":
+    if not calls:
         return pieces
     pieces = [pieces] if pieces.__class__ is str else pieces
     for body in calls:

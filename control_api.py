@@ -9,7 +9,7 @@ from faults import FAULT_CHOICES, read_gates
 from observe.verdict import find_verdict
 from settings import setting_names
 
-CONTROL_PREFIXES = ("/_mockturtle/", "/v1/_mockturtle/")
+CONTROL_PREFIXES = ("/_mockturtle/", "/v1/_mockturtle/")     # every path is answered under /v1 as well
 MAX_GATE_WAIT_S = 300
 
 _SECRET_SETTINGS = frozenset(("api_key",))

@@ -1,5 +1,6 @@
-"""Small calls beside the generating ones: models and health."""
+"""Small calls beside the generating ones: models, health and metrics."""
 from api_common import ApiError, Host, dump_json, shown
+from observe.prometheus import OPENMETRICS_TYPE, PROMETHEUS_TYPE, render_metrics, wants_openmetrics
 
 
 def _models_object(name, settings):
@@ -13,7 +14,7 @@ def build_models_list(settings):
 
 
 class ExtrasApiMixin(Host):
-    """GET /v1/models, /v1/models/{id} and /health."""
+    """GET /v1/models, /v1/models/{id}, /health and /metrics."""
 
     def models_list(self):
         self.send_json(200, self.models_json)
@@ -25,3 +26,7 @@ class ExtrasApiMixin(Host):
 
     def health_read(self):
         self.send_json(200, {"status": "ok"})
+
+    def metrics_read(self):
+        openmetrics = wants_openmetrics(self.headers.get("accept", ""))
+        self.send_text(render_metrics(self.metrics, openmetrics), OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)

@@ -466,12 +466,14 @@ class ResponsesSocket:
         if not self._closing:
             self._guarded(lambda: self._answered(turn))
             return
+        self._server.request_dropped(turn)
         if turn.play is not None and turn.play.on_gone is not None:
             turn.play.on_gone()             # nobody waits for it any more
         self._turn_over(turn, False)
 
     def _answered(self, turn):
         """A turn is validated: refused with an error, or ready to be played."""
+        self._server.request_answered(turn)
         play = turn.play
         if play is None:
             self._player.write(self.play, turn.answer)

@@ -4,18 +4,20 @@ In: a GenerationRequest, a backend and an assembler. Out: timed frames for a str
 for a plain answer, from the same assembler. A planned backend's deltas are played as they are; a
 blocking one runs on a worker thread and pushes. Faults of either become the API's own errors.
 """
-from time import monotonic
-
 from api_common import LAST_CHUNK, ApiError, server_error
-from backends.contract import Cancel, TextRun
+from backends.contract import (Cancel, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta,
+                               Usage)
 from backends.engine import Seat
 from backends.interrupted import in_pieces, interrupted
 from faults import fault_error, read_faults
-from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
+from observe.metrics import COUNTED_AT_ONCE, GAP_STEP_S
+from transport.player import PUSH_LIMIT, Aside, PushedSteps, Splice, Step
 from transport.seated import SeatSteps
 
 
 LAST_DUE_S = 1e7                    # no answer takes longer; also what NaN and infinity are not below
+_SAYING_TEXT = frozenset((TextDelta, ReasoningDelta, RefusalDelta))
+_NO_USAGE = Usage(0, 0)
 
 
 class Assembler:
@@ -87,8 +89,9 @@ class Completion:
     out; it stores what is to be stored, and a fault of it fails the answer. None when nothing is
     stored. keep_blocking: whether keep() may wait. settle(): called once when it is over in any way, on
     any thread; like keep() it may wait. on_error(): called inside an except block.
-    metrics: observe.metrics.Metrics. now: the monotonic clock.
+    metrics: observe.metrics.Metrics.
     record: None, or a list that takes the deltas as they come, for a background response.
+    on_count: None, or called once with its outcome when that is counted.
     """
 
     record = None
@@ -97,10 +100,20 @@ class Completion:
     faults_done = ()                    # texts of those that have befallen what was generated
     reservation = None                  # rate_limits.Reservation: what it may cost
     _fails_in_object = False            # a plain answer that fails is an object that says so
-    seat = None                         # in the backend's engine, where it has one
+    seat = None                         # its place in an engine: an object with queue_s
+    _place = None                       # what the engine keeps for it until its play begins
+    on_count = None
+    first_token_s = None                # monotonic time at which a stream's first token went out
+    start_s = 0.0                       # monotonic time that its own counts from
+    counted_later = False               # whoever sends the answer calls count(), when it is durable
+    _stats = None                       # where it is counted, from begin() until it is
+    _play = _outcome = None
+    _reason = "stop"
+    _dues = None                        # of a plain answer: when its tokens are due
+    _told = 0                           # how many they are
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
-                 keep_blocking=False, now=monotonic, settle=None):
+                 keep_blocking=False, settle=None):
         self.request = request
         self.backend = backend
         self.assembler = assembler
@@ -111,25 +124,43 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = self._closing = b""
-        self._now = now
-        self.first_token_s = None       # monotonic time at which a stream's first token went out
+
+    def begin(self, start_s, play=None):
+        """It is accepted; its time counts from start_s (monotonic). play: the one that tells a stream's tokens."""
+        self.start_s = start_s
+        self._stats = self._metrics.stats_of(self.request.model)
+        if play is not None and self.request.max_tokens != 0:   # else it says the prompt again, and no tokens
+            self._play = play
+            play.count_tokens(self._stats.times)
+        self._metrics.begun()
 
     # ---- a backend that never waits -----------------------------------------------------------
 
     def planned(self):
         """The backend's deltas, ready: [(due_s, delta)] or another iterable.
 
-        Raises ApiError for a request that the backend refuses.
+        Raises ApiError for a request that the backend refuses, or its engine, which keeps a place for others.
         """
-        deltas = self.backend.generate(self.request, self.cancel)
-        if self.faults or self.request.wire_faults:
-            deltas = self._faulted(deltas)
+        engine = self.backend.engine
+        if engine is None:
+            deltas = self._generated()
+        else:
+            self._place = engine.reserve(self.request.seqs)
+            try:
+                deltas = self._generated()
+            except BaseException:
+                self._give_up_place()
+                raise
         if self.record is None:
             return deltas
         if deltas.__class__ is list:
             self.record = deltas
             return deltas
         return self._recorded(deltas)
+
+    def _generated(self):
+        deltas = self.backend.generate(self.request, self.cancel)
+        return self._faulted(deltas) if self.faults or self.request.wire_faults else deltas
 
     def _faulted(self, deltas):
         """The deltas with what the request's faults do to them, once its rule has said what it has to say.
@@ -159,6 +190,10 @@ class Completion:
         self._note_fault(fault)
         raise ApiError(503, "The store cannot be used now: it is full.", type="server_error")
 
+    def _give_up_place(self):
+        if self._place is not None:
+            self._place.give_up()
+
     def _recorded(self, deltas):
         for entry in deltas:
             self.record.append(entry)
@@ -170,7 +205,8 @@ class Completion:
         assembler = self.assembler
         due_s = 0.0
         try:
-            yield 0.0, assembler.start() + assembler.begin()
+            opening = assembler.start() + assembler.begin()
+            yield 0.0, Aside(opening) if opening else opening
             for due, delta in deltas:
                 if due is not None:
                     due_s = due
@@ -178,12 +214,10 @@ class Completion:
                     dues = delta.dues
                     last_s = dues[len(delta.pieces) - 1]
                     if last_s == dues[0]:
-                        yield dues[0], Step(_RunStep(assembler, delta))
-                        self._note_first()
+                        yield dues[0], Step(_RunStep(assembler, delta), tells=1)
                     else:
                         frames = assembler.frames(delta)
                         yield dues[0], next(frames)
-                        self._note_first()      # the player comes back when that frame is due
                         later = iter(dues)
                         next(later)
                         yield dues[1], Splice(zip(later, frames))
@@ -193,22 +227,31 @@ class Completion:
                 if assembler.failed is not None:
                     yield due_s, self._failure_step(assembler.failed)
                     return
+                says = self._says(delta)
                 if frame:
-                    yield due_s, frame
-                    self._note_first()
-            yield due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream)
+                    yield due_s, frame if says else Aside(frame)
+            yield due_s, self._end_step()
         except Exception as exc:
             yield due_s, self._failure_step(self._as_error(exc))
 
-    def _note_first(self):
-        if self.first_token_s is None:
-            self.first_token_s = self._now()
+    def _says(self, delta):
+        """Whether a delta is a token, as clients take it: with something in it. Notes how the answer ends."""
+        kind = delta.__class__
+        if kind in _SAYING_TEXT:
+            return bool(delta[0])
+        if kind is Finish and not delta.choice:
+            self._reason = delta.reason
+        return kind is ToolCallDelta or kind is TextRun
+
+    def _end_step(self):
+        return Step(self._finish_stream, self._keep_blocking, self._unkept_stream, self.count)
 
     def take_seat(self, play, player, streamed):
         """Have the play of a planned answer pass through the backend's engine, where it has one."""
         engine = self.backend.engine
         if engine is not None:
-            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs)
+            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs, self.request.held_tokens,
+                             self._place)
             play.steps = play.push = SeatSteps(play.steps, self.seat, player.come_back, streamed, play.heartbeat_s,
                                                play.heartbeat)
 
@@ -217,16 +260,31 @@ class Completion:
         due_s = 0.0
         assembler = self.assembler
         assembler.quiet = True
+        dues, told, shared = None, 0, False
         for due, delta in deltas:
-            if delta.__class__ is TextRun and delta.pieces:
+            kind = delta.__class__
+            if kind is TextRun and delta.pieces:
                 assembler.absorb(delta)
-                due_s = delta.dues[len(delta.pieces) - 1]
-                continue
-            if due is not None:
-                due_s = due
-            assembler.feed(delta)
-            if assembler.failed is not None:
-                break
+                count = len(delta.pieces)
+                due_s = delta.dues[count - 1]
+                if dues is None:
+                    dues, told, shared = delta.dues, count, True
+                    continue
+                said = delta.dues[:count]
+            else:
+                if due is not None:
+                    due_s = due
+                assembler.feed(delta)
+                if assembler.failed is not None:
+                    break
+                if kind is Usage or not self._says(delta):
+                    continue
+                said = (due_s,)
+            if shared or dues is None:
+                dues, shared = list(dues[:told]) if shared else [], False
+            dues += said
+            told += len(said)
+        self._dues, self._told = dues, told
         return due_s, self._plain_step(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
@@ -246,12 +304,11 @@ class Completion:
         try:
             if cancel.is_set():         # while it waited for a thread
                 return
-            deltas = self.backend.generate(self.request, cancel)
-            if self.faults or self.request.wire_faults:
-                deltas = self._faulted(deltas)
+            deltas = self._generated()
             opening = assembler.begin()
             if opening:
-                player.push(play, 0.0, opening)
+                player.push(play, 0.0, Aside(opening))
+            said = []                   # when the tokens of a plain answer came, seconds
             for due, delta in deltas if self.record is None else self._recorded(deltas):
                 if cancel.is_set():
                     return
@@ -263,18 +320,21 @@ class Completion:
                     frames = zip(delta.dues, assembler.frames(delta))
                 else:
                     frames = ((due_s, assembler.feed(delta)),)
+                says = self._says(delta)
                 for due_s, frame in frames:
+                    if says and not streamed:
+                        said.append(max(due_s, self._metrics.now() - play.start_s))
                     if frame and streamed and assembler.failed is None:
-                        player.push(play, due_s, frame)
-                        self._note_first()
+                        player.push(play, due_s, frame if says else Aside(frame))
                         while len(steps) > PUSH_LIMIT and not cancel.wait(0.02):
                             pass            # far ahead of a slow client: wait for it
                 if assembler.failed is not None:
                     raise assembler.failed
             if cancel.is_set():
                 return
+            self._dues, self._told = said, len(said)
             if streamed:
-                player.push(play, due_s, Step(self._finish_stream, self._keep_blocking, self._unkept_stream))
+                player.push(play, due_s, self._end_step())
             else:
                 player.push(play, due_s, self._plain_step(render))
         except BaseException as exc:            # a user's code may sys.exit(): the client must hear of it
@@ -292,14 +352,19 @@ class Completion:
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
         self.settle()
-        return render(error.status, error)
+        answer = render(error.status, error)
+        self.lose("error")
+        return answer
 
     # ---- ends ---------------------------------------------------------------------------------
 
     def call_off(self):
         """It gets no end of its own: stop generating, without anybody having left. As abandon()."""
-        callbacks = list(self.cancel.raise_flag())
-        return callbacks + [self.settle] if self._settle is not None else callbacks
+        self._give_up_place()
+        callbacks = self.cancel.claim()
+        if callbacks is not None:
+            self.lose("error")
+        return list(callbacks or ()) + ([self.settle] if self._settle is not None else [])
 
     def break_off(self, error, submit):
         """What ends a stream in the middle of its generation: a Step, or bytes. On the player's thread.
@@ -318,7 +383,12 @@ class Completion:
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
         the pacer."""
         self._metrics.add("disconnects")
-        callbacks = self.cancel.raise_flag()
+        self._give_up_place()
+        callbacks = self.cancel.claim()
+        if callbacks is None:
+            callbacks = ()
+        else:
+            self.lose("abort")
         if self._settle is None:
             return callbacks
         if self._keep_blocking:
@@ -330,7 +400,7 @@ class Completion:
         """It is over: what it was allowed to cost and did not is its client's again."""
         if self.reservation is not None:
             usage = self.assembler.usage
-            self.reservation.settle(self.request.prompt_tokens if usage is None
+            self.reservation.settle(self.request.prompt_tokens() if usage is None
                                     else usage.prompt_tokens + usage.completion_tokens)
 
     def settle(self):
@@ -339,15 +409,75 @@ class Completion:
         if settle is not None:
             settle()
 
+    def count(self):
+        """Count it, if it is complete: once, and before its last bytes go out, so that who has them finds it counted."""
+        reason, self._outcome = self._outcome, None
+        if reason is None:
+            return
+        metrics, request, start_s, stats = self._metrics, self.request, self.start_s, self._stats
+        if stats is not None:
+            metrics.ended()
+            self._stats = None
+        else:
+            stats = metrics.stats_of(request.model)     # it took no time, so nobody said that it began
+        end_s = metrics.now() - start_s
+        play, seat, queue_s, ttft_s, gaps = self._play, self.seat, 0.0, None, ()
+        if seat is not None:
+            queue_s = seat.queue_s or 0.0
+        if play is not None and play.said:
+            self.first_token_s = play.first_s
+            first_s, apart = play.first_s - start_s, play.said - play.joined
+            decode_s = max(0.0, play.sent_at * GAP_STEP_S - play.first_s)
+        elif self._told:
+            apart = self._told
+            ttft_s, decode_s, gaps = stats.planned(self._dues, apart)
+            if seat is not None or ttft_s + decode_s > end_s:
+                ttft_s, decode_s = _fitted(ttft_s, decode_s, queue_s, end_s)
+            first_s = ttft_s
+        else:
+            first_s, decode_s, apart = end_s, 0.0, 0
+        self._play = None                       # they held each other
+        ended = stats.ended
+        ended.append((self.assembler.usage or _NO_USAGE, request.n, request.max_tokens, queue_s, first_s, decode_s,
+                      end_s, reason, ttft_s, apart, gaps))
+        if len(ended) >= COUNTED_AT_ONCE:
+            metrics.work_in(stats)
+        if self.on_count is not None:
+            self._tell_counted(reason)
+
+    def lose(self, outcome):
+        """Count it, if it began, as one that will not be complete. outcome: "abort" or "error"."""
+        stats, self._stats, self._outcome = self._stats, None, None
+        if stats is None:
+            return
+        play, self._play = self._play, None
+        prompt = said = joined = 0
+        if play is not None and play.said:
+            self.first_token_s = play.first_s
+            prompt, said, joined = self.request.prompt_tokens(), play.said, play.joined
+        self._metrics.lose(stats, outcome, prompt, said, joined)
+        if self.on_count is not None:
+            self._tell_counted(outcome)
+
+    def _tell_counted(self, outcome):
+        told, self.on_count = self.on_count, None       # they held each other
+        told(outcome)
+
     def _plain_step(self, render):
         return Step(lambda: self._finish_plain(render), self._keep_blocking,
-                    lambda error: render(error.status, error))
+                    lambda error: self._unkept_plain(render, error), self.count)
+
+    def _unkept_plain(self, render, error):
+        answer = render(error.status, error)
+        self.lose("error")
+        return answer
 
     def _unkept_stream(self, error):
         """The stream's end when what keep() stored could not be made durable."""
         frames, self._closing = self._closing, b""
         self._metrics.add("failures")
         self.fault = error.message
+        self.lose("error")
         return frames + self.assembler.fail(error) + self._tail
 
     def _finish_stream(self):
@@ -362,7 +492,7 @@ class Completion:
         except Exception as exc:
             return frames + self._failure_frames(self._as_error(exc))
         self.settle()
-        self._count()
+        self._complete()
         return out
 
     def _finish_plain(self, render):
@@ -382,10 +512,13 @@ class Completion:
             if self._fails_in_object and assembler.keeps_failures and error is assembler.failed:
                 return self._failed_object(error, render)
             self.settle()
-            return render(error.status, error)
+            answer = render(error.status, error)
+            self.lose("error")
+            return answer
         self.settle()
-        self._count()
-        return render(200, body)
+        answer = render(200, body)
+        self._complete()
+        return answer
 
     def _failed_object(self, error, render):
         """A plain answer that says of itself that it has failed."""
@@ -397,7 +530,9 @@ class Completion:
             except Exception as exc:
                 self._as_error(exc)         # as in a stream: the client learns of the first fault
         self.settle()
-        return render(200, self.assembler.result())
+        answer = render(200, self.assembler.result())
+        self.lose("error")
+        return answer
 
     def _failure_step(self, error):
         return Step(lambda: self._failure_frames(error, True), self._keep_blocking)
@@ -408,6 +543,7 @@ class Completion:
             return b""
         self._metrics.add("failures")
         self.fault = error.message
+        self.lose("error")
         frames = self.assembler.fail(error) + self._tail
         if keep and self._keep is not None and self.assembler.keeps_failures:
             try:
@@ -426,9 +562,18 @@ class Completion:
         self._on_error()
         return server_error()
 
-    def _count(self):
-        usage = self.assembler.usage
-        self._metrics.add_completion(usage.completion_tokens if usage is not None else 0)
+    def _complete(self):
+        """The answer is made. It is counted now, unless what it stored is yet to be made durable."""
+        self._outcome = self._reason
+        if not (self._keep_blocking or self.counted_later):
+            self.count()
+
+
+def _fitted(first_s, decode_s, queue_s, end_s):
+    """A plan's (seconds to its first token, from there to its last), stretched to the time that it took."""
+    planned_s = first_s + decode_s
+    stretch = (end_s - queue_s) / planned_s if planned_s > 0.0 else 1.0
+    return queue_s + first_s * stretch, decode_s * stretch
 
 
 class _RunStep:

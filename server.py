@@ -20,6 +20,7 @@ try:
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.profiles import load_profile, profile_json, profile_line, profiles_text
     from backends.simulated import SimulatedBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
@@ -42,11 +43,11 @@ try:
     from state.memory import MemoryStore
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
-    from tokenizer import ApproxTokenizer
+    from tokens.load import load_tokenizer
     from transport.broken import with_content_type
     from transport.counted import CountedSend
     from transport.gates import Gates, GateWatchSteps
-    from transport.http1 import HeadWriter, RequestParser, header_bytes
+    from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
@@ -96,8 +97,17 @@ ROUTES = (
     ("/_mockturtle/verdict", {"GET": "control_verdict"}),
     ("/_mockturtle/reset", {"POST": "control_reset"}),
     ("/_mockturtle/settings", {"GET": "control_settings", "POST": "control_settings_change"}),
+    ("/metrics", {"GET": "metrics_read"}),
 )
-OPEN_PATHS = frozenset(("/health",))        # answered without a key
+OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
+
+
+class _RouteMethods(dict):
+    """{method: name} of a path, which it knows."""
+
+    def __init__(self, path, methods):
+        dict.__init__(self, methods)
+        self.path = path
 
 
 class RouteTable:
@@ -105,9 +115,12 @@ class RouteTable:
 
     def __init__(self, routes):
         self._exact = {}
-        self._patterns = [(path.strip("/").split("/"), methods) for path, methods in routes if "{" in path]
+        self._patterns = []
         for path, methods in routes:
-            if "{" not in path:
+            methods = _RouteMethods(path, methods)
+            if "{" in path:
+                self._patterns.append((path.strip("/").split("/"), methods))
+            else:
                 self._exact[path] = methods
 
     def find_id(self, path, method):
@@ -118,7 +131,7 @@ class RouteTable:
         return methods, words
 
     def find(self, path):
-        """({method: name}, [parameters]), or (None, ()) for an unknown path."""
+        """(_RouteMethods, [parameters]), or (None, ()) for an unknown path."""
         if path.startswith("/v1/"):
             path = path[3:]
         methods = self._exact.get(path)
@@ -162,6 +175,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     faults_staged = False
     cut_off = False                 # one of them ended the connection
     protocol_version = "HTTP/1.1"
+    route = None                    # the path's template
+    generates = streamed = False    # whether `completion` is its own, and not only watched
 
     def __init__(self, conn, request):
         # Not calling the base: its constructor would read a request from the socket and answer it.
@@ -223,6 +238,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def _answer_route(self):
         methods, words = self.routes.find(self.path)
         method = self.command
+        if methods is not None:
+            self.route = methods.path
         if method == "OPTIONS" and (methods is not None or self.path == "*"):
             self._answer_options(methods or {})
             return
@@ -238,7 +255,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if name is None:
             others, words = self.routes.find_id(self.path, method)
-            name = others["GET" if method == "HEAD" else method] if others is not None else None
+            if others is not None:
+                name, self.route = others["GET" if method == "HEAD" else method], others.path
         if name is None:
             raise ApiError(405, "Method %s is not allowed for %s." % (method, self.path[:200]),
                            headers=[("allow", ", ".join(sorted(methods)))])
@@ -288,7 +306,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
                 or self.settings.output_tokens
             if self.reservation is None:    # else it began again on a worker
-                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens + most * request.seqs)
+                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
             completion.reservation = self.reservation
 
     def _check_key(self):
@@ -313,6 +331,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             asked = self.headers.get("access-control-request-headers")
             if asked:
                 headers.append(("access-control-allow-headers", asked))
+        self.status = 204
         self.answer = self.heads.empty_head(204, self.ids.tail(), self._extra_headers(headers))
 
     def _extra_headers(self, headers=()):
@@ -375,10 +394,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def log_exception(self):
         self.app.log_exception()
 
-    def send_json(self, status, value, headers=()):
+    def send_text(self, body, content_type):
+        self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
+
+    def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)
-        head = self.heads.json_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
-                                    self._extra_headers(headers))
+        head = self.heads.body_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
+                                    self._extra_headers(headers), type_line)
         self.status = status
         self.answer = head if self.command == "HEAD" else head + body
 
@@ -395,6 +417,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
+        if self.generates:
+            self.completion.on_count = None     # the error's answer is counted instead
+            self.completion.lose("error")
         if self.play is not None and self.play.on_gone is not None:
             self.play.on_gone()
         if self.undo is not None:
@@ -404,6 +429,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
+        self.generates, self.streamed = True, streamed
         if self.asked_faults:
             completion.faults = self.asked_faults
         if self.limited_key is not None:
@@ -419,14 +445,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            completion.begin(self.received_s, self.play)
             self.play.frame = self._stream_head(headers)
             self.app.stage(self.play, completion, True)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
         if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
+            completion.start_s, completion.counted_later = self.received_s, True
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
+            self._begin_late(completion)
             self.app.stage(self.play, completion, False)
 
     def send_events(self, log, at, completion=None, headers=()):
@@ -497,6 +526,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                          heartbeat_s=heartbeat_s if streamed else 0.0, heartbeat=heartbeat)
         self.play.owner = self
 
+    def _begin_late(self, completion, play=None):
+        """Begin a generation whose end decides over the answer's status."""
+        completion.on_count = self._count_late
+        completion.begin(self.received_s, play)
+
+    def _count_late(self, outcome):
+        left = outcome == "abort" and not (self.streamed and self.play.push.head is None)   # no head is out
+        self.app.count_answer(self, 499 if left else self.status)
+
     def _send_pushed(self, completion, streamed, headers):
         heartbeat_s, heartbeat = self._heartbeat()
         steps = completion.pushed_steps(
@@ -505,6 +543,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
         def render(status, body):
@@ -551,6 +590,7 @@ class SocketTurn(Handler):
         self.previous_id = id if id.__class__ is str else None
 
     def _answer_route(self):
+        self.route = "/responses"
         if self.message.error is not None:
             raise self.message.error
         if self.limits is not None:
@@ -572,6 +612,7 @@ class SocketTurn(Handler):
     def send_completion(self, completion, streamed, headers=()):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
+        self.generates = True
         if self.asked_faults:
             completion.faults = self.asked_faults
         if self.limited_key is not None:
@@ -594,6 +635,7 @@ class SocketTurn(Handler):
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
+        completion.begin(self.received_s, play)
         app.stage(play, completion, True)
         self.play = play
 
@@ -626,13 +668,15 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
                         wall=self.clock.time)
+        self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
+        settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
-        self.tokenizer = ApproxTokenizer()
         if backend is None:
             backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
                 if settings.backend == "simulated" else load_backend(settings.backend, settings)
@@ -647,6 +691,8 @@ class MockTurtleServer(ThreadingHTTPServer):
                                      self.clock.monotonic, settings.time_scale)
         self.on_reset = []              # called by reset(), beside what it does itself
         beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
+        self.metrics.engine = backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -786,9 +832,31 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
+    def request_answered(self, handler):
+        """An answer is made and durable, and about to be sent: it is counted. Of one that is played only the
+        head is known."""
+        if handler.play is None:
+            if handler.generates:
+                handler.completion.count()
+        elif handler.generates and handler.completion.on_count is not None:
+            return                          # counted with its end
+        self.count_answer(handler, handler.status)
+
+    def count_answer(self, handler, status):
+        self.metrics.count_answer(handler.route, handler.command, status)
+
+    def request_dropped(self, handler):
+        """Its client left while a worker had it."""
+        late = handler.generates and handler.completion.on_count is not None
+        if handler.generates:
+            handler.completion.lose("abort")
+        if not late:
+            self.count_answer(handler, 499)
 
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
+        if handler.generates and not whole:
+            handler.completion.lose("error")   # a fault of the play's: else it is counted by now
         handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
         if handler.reservation is not None:
             if handler.status >= 400:
@@ -824,6 +892,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
         completion.settle_tokens()
+        completion.lose("error")           # a fault of the play's: else it is counted by now
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
             run.id, completion.request.model, "-" if usage is None else "%d+%d" % (
@@ -946,6 +1015,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         return ["%s://%s:%d" % ("http" if self._tls is None else "https", "[%s]" % name[0] if ":" in name[0] else name[0], name[1])
                 for name in (sock.getsockname() for sock in self.listeners)]
 
+    def gauges(self):
+        """What the metrics page asks at each scrape: {name in observe/prometheus.py: number}."""
+        player = self.player
+        holder = self._loop or self._connection_threads
+        found = {"connections_open": len(holder.connections), "websockets_open": len(player.readers),
+                 "plays": len(player.plays), "heartbeats": player.heartbeats, "background": len(self.runs),
+                 "worker_jobs": self.workers.waiting()}
+        try:
+            found.update(self.store.stats())
+        except ApiError:
+            return found                    # the store is broken and has said so: the page goes without it
+        return found
+
     def summary(self):
         """One line about what was served and how punctually."""
         counts, late = self.metrics.snapshot(), self.metrics.lateness
@@ -966,15 +1048,16 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0, the log is quiet and the journal has the last 300
-    requests unless given.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, the log is
+    quiet and the journal has the last 300 requests.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning",
-                  "journal": 300}
+        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning", "journal": 300}
+        if not settings.get("profile") and not settings.get("calibrate"):
+            values.update(ttft_ms=0.0, itl_ms=0.0)
         values.update(settings)
         if backend.__class__ is str:
             values["backend"], backend = backend, None
@@ -1119,6 +1202,8 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.dump_profile or settings.profile == "list":
+        return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
@@ -1137,8 +1222,10 @@ def main(argv=None):
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
-        settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
+    profile = getattr(server.backend, "profile", None)
+    server.log("notice", "simulating %s; try: curl %s/v1/models" % (
+        profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
+            settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1153,6 +1240,22 @@ def main(argv=None):
         server.log("warning", "the server could not keep its time: 1 %% of the frames were more than %.1f ms "
                   "late; a benchmark of this run measures the server" % late_ms)
     server.server_close()
+    return 0
+
+
+def _print_profile(settings):
+    """--profile list and --dump-profile: their exit code."""
+    try:
+        profile = None if settings.profile == "list" else load_profile(settings)
+        if profile is None and settings.profile != "list":
+            raise ValueError("--dump-profile needs --profile or --calibrate: what is to be printed")
+    except ValueError as exc:
+        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        return 2
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

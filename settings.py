@@ -33,6 +33,8 @@ class Settings:
     log_bodies = False              # request bodies in the log, at level debug
     allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
+    profile = ""                    # a built-in latency profile's name, or a file's, FILE.json
+    calibrate = ()                  # result files of load tools, from which a profile is made
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
     ttft_dist = "normal"            # constant, normal, lognormal, gamma, uniform or empirical:FILE
@@ -41,6 +43,8 @@ class Settings:
     itl_dist = "normal"
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    tokenizer = "approx"            # or tiktoken:NAME, or FILE: a rank file or a tokenizer.json
+    tokenizer_fetch_s = 0.0         # time for tiktoken to fetch a file that is not cached; 0 forbids it
     output_tokens_dist = "normal"
     prefill_overhead_ms = 0.0       # on top of TTFT
     prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
@@ -113,7 +117,7 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "cache_blocks", "requests_per_minute", "tokens_per_minute"):
+                     "cache_blocks", "tokenizer_fetch_s", "requests_per_minute", "tokens_per_minute"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
@@ -152,6 +156,10 @@ class Settings:
                 read_faults(spec, standing=True)
             except ValueError as exc:
                 raise ValueError("--fault: %s" % exc)
+        if not self.tokenizer:
+            raise ValueError("--tokenizer must be approx, tiktoken:NAME or a file")
+        if self.profile and self.calibrate:
+            raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
             raise ValueError("--model must name at least one model")
 
@@ -257,8 +265,15 @@ _SETTINGS_FLAGS = (
     ("what is simulated", (
         ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
+        ("tokenizer", "NAME", "what counts tokens: approx; FILE, a .tiktoken rank file or a tokenizer.json (byte-level "
+                              "BPE); tiktoken:NAME, an encoding of that library"),
+        ("tokenizer-fetch-s", "S", "time for tiktoken to fetch a file that is not in its cache; 0 forbids it"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
+        ("profile", "NAME", "latency profile: a built-in one, or FILE.json; 'list' shows the built-in ones. Flags "
+                            "like --ttft-ms weigh more than what is in it"),
+        ("calibrate", "FILE", "make the profile from a result file of GuideLLM, AIPerf or vllm bench serve; "
+                              "repeatable, as for several concurrencies"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
         ("ttft-dist", "KIND", "constant, normal, lognormal, gamma, uniform, or empirical:FILE of measured ms"),
@@ -344,6 +359,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--dump-profile", action="store_true", default=None,
+                        help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
@@ -371,7 +388,7 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test = flags.pop("self_test", False)
+    self_test, dump_profile = flags.pop("self_test", False), flags.pop("dump_profile", False)
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
@@ -379,5 +396,5 @@ def parse_settings(argv, environ=None):
         settings = Settings(**values)
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test = self_test
+    settings.self_test, settings.dump_profile = self_test, dump_profile
     return settings

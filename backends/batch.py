@@ -27,10 +27,6 @@ class BatchRequest:
         return self.n * len(self.requests)
 
     @property
-    def prompt_tokens(self):
-        return sum(request.prompt_tokens for request in self.requests)
-
-    @property
     def raw(self):
         return self.requests[0].raw
 
@@ -43,12 +39,23 @@ class BatchRequest:
         return self.requests[0].rule
 
     @property
+    def held_tokens(self):
+        return sum(request.held_tokens for request in self.requests)
+
+    @property
     def draw(self):
         return self.requests[0].draw
 
     @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
+
+    @property
+    def max_tokens(self):
+        return self.requests[0].max_tokens
+
+    def prompt_tokens(self):
+        return sum(request.history.tokens for request in self.requests)
 
 
 class BatchBackend(Backend):

@@ -4,7 +4,7 @@ A flag (or variable, or config key) that was given weighs more than the profile,
 than the defaults. All times leave here in seconds, with --time-scale laid on them.
 """
 from backends.engine import LOAD_CURVE_OFF, Engine, LoadCurve, knee_curve
-from backends.latency import ClockModel, Distribution, flag_distribution, read_distribution
+from backends.latency import MOST_TIME, ClockModel, Distribution, flag_distribution, read_distribution
 
 
 class Simulation:
@@ -20,6 +20,8 @@ class Simulation:
         self.engine = self._make_engine()
         prefill = [self._number(name, settings) * self._unit
                    for name in ("prefill_overhead_ms", "prefill_ms_per_token")]
+        if not max(prefill) < MOST_TIME:
+            raise ValueError("--prefill-overhead-ms and --prefill-ms-per-token must be less than %g" % MOST_TIME)
         self.clock = ClockModel(
             self._ttft(any(prefill)), self._distribution("itl", "itl_ms", settings.itl_dist, self._unit),
             *prefill, levels=self._levels(), busy=self.engine.busy if self.engine is not None else None)
@@ -52,13 +54,18 @@ class Simulation:
         if self._given("load_factor"):
             if most < 2:
                 raise ValueError("--load-factor needs --max-num-seqs of 2 or more: the batch that it describes")
-            prefill = decode = knee_curve(settings.load_factor, settings.load_knee, most)
+            try:
+                prefill = decode = knee_curve(settings.load_factor, settings.load_knee, most)
+            except ValueError as exc:
+                raise ValueError("--load-factor %g with --load-knee %g: %s" % (
+                    settings.load_factor, settings.load_knee, exc))
         else:
             prefill, decode = (LoadCurve(load.get(name) or LOAD_CURVE_OFF) for name in ("ttft", "itl"))
         if self._given("max_waiting") and not most:
             raise ValueError("--max-waiting needs --max-num-seqs: nobody waits while any number may run")
         self._curves = prefill, decode
-        if not most and prefill.is_flat() and decode.is_flat() and not profile.get("levels"):
+        if not most and prefill.is_flat() and decode.is_flat() and not profile.get("levels") \
+                and not settings.cache_blocks:
             return None
         return Engine(most, settings.max_waiting if settings.max_waiting >= 0 else None, prefill, decode)
 

@@ -207,6 +207,7 @@ class GenerationRequest:
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
+    held_tokens = 0                     # of its prompt and its plan, where there is an engine
     draw = b""                          # the digest that the plan was drawn with
     prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
@@ -230,7 +231,6 @@ class GenerationRequest:
         """Sequences that an engine runs for it."""
         return self.n
 
-    @property
     def prompt_tokens(self):
         return self.history.tokens
 

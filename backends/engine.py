@@ -1,8 +1,9 @@
 """The loaded engine: how many requests run at once, who waits, and how much slower all of it gets.
 
 In: requests as they begin and end. Out: for each, when it is admitted, and what the seconds of its plan
-are on the clock. Everything here runs on the player's thread, but for is_full() and the counts.
+are on the clock. Everything here runs on the player's thread, but for reserve() and the counts.
 """
+import threading
 from collections import deque
 
 from api_common import ApiError
@@ -23,7 +24,7 @@ class LoadCurve:
         if not self._points or any(a[0] >= b[0] for a, b in zip(self._points, self._points[1:])):
             raise ValueError("a load curve needs points of ascending numbers of running requests")
         if any(not 0 < factor < 1e6 for _, factor in self._points):
-            raise ValueError("the factors of a load curve must be more than 0")
+            raise ValueError("the factors of a load curve must be more than 0 and less than 1000000")
         self._known = {}            # running -> factor: asked for twice a request
 
     def factor(self, running):
@@ -94,8 +95,13 @@ class Engine:
     def __init__(self, max_seqs=0, max_waiting=None, prefill_curve=None, decode_curve=None):
         self.max_seqs = max_seqs
         self.running = 0
+        self.tokens = 0             # of all that run: prompts and what they will say
         self._max_waiting = max_waiting
         self._queue = deque()
+        self._lock = threading.Lock()   # guards the two below
+        self._coming_seqs = 0           # of accepted requests that are not here yet and found room to run
+        self._coming_waiters = 0        # and how many found room to wait
+        self._come = deque()            # (seqs, waiters) of those that are not coming any more
         flat = LoadCurve(LOAD_CURVE_OFF)
         self.prefill = StretchedClock(prefill_curve or flat)
         self.decode = StretchedClock(decode_curve or flat)
@@ -108,12 +114,25 @@ class Engine:
         """Requests that run, or will before one that comes now."""
         return self.running + len(self._queue)
 
-    def check_room(self, seqs):
-        """Raises ApiError 429 when the queue is full and a request of so many choices would have to wait."""
-        if self._max_waiting is None or len(self._queue) < self._max_waiting or self._fits(seqs):
-            return
+    def reserve(self, seqs):
+        """A Place for a request of so many choices, before it is planned: who is accepted comes in. None where any
+        number may wait. Any thread. Raises ApiError 429 when it would have to wait and the queue is full."""
+        if self._max_waiting is None:
+            return None
+        with self._lock:
+            while self._come:
+                runs, waits = self._come.popleft()
+                self._coming_seqs -= runs
+                self._coming_waiters -= waits
+            running, waiting = self.running + self._coming_seqs, len(self._queue) + self._coming_waiters
+            if not waiting and (not self.max_seqs or not running or running + seqs <= self.max_seqs):
+                self._coming_seqs += seqs
+                return Place(self._come, seqs, 0)
+            if waiting < self._max_waiting:
+                self._coming_waiters += 1
+                return Place(self._come, 0, 1)
         raise ApiError(429, "The engine is overloaded: %d requests are running and %d are waiting, as many as may. "
-                            "Please retry." % (self.running, len(self._queue)),
+                            "Please retry." % (running, waiting),
                        type="requests", code="rate_limit_exceeded", headers=[("retry-after", "1")])
 
     def _fits(self, seqs):
@@ -125,6 +144,8 @@ class Engine:
             self._admit(seat, seat.arrived_s)
         else:
             self._queue.append(seat)
+        if seat.place is not None:
+            seat.place.give_up()
 
     def leave(self, seat, at_s):
         """A request is over, or its client has left."""
@@ -138,6 +159,7 @@ class Engine:
                 return              # it never came in
             self._fill(at_s)
             return
+        self.tokens -= seat.tokens
         self._set_running(self.running - seat.seqs, at_s)
         self._fill(at_s)
 
@@ -147,6 +169,7 @@ class Engine:
             self._admit(queue.popleft(), at_s)
 
     def _admit(self, seat, at_s):
+        self.tokens += seat.tokens
         self._set_running(self.running + seat.seqs, at_s)
         seat.admit(at_s)
 
@@ -156,23 +179,44 @@ class Engine:
         self.decode.change(at_s, running)
 
 
-class Seat:
-    """One request's place in the engine. arrived_s, admitted_s: monotonic; admitted_s None while it waits.
+class Place:
+    """A promise of Engine.reserve(), until the request comes in or is given up in another way."""
 
-    prefill_s: plan seconds up to the first token; what follows is decoding. Its plan counts from its admission.
+    __slots__ = ("_come", "_counts")
+
+    def __init__(self, come, seqs, waiters):
+        self._come = come
+        self._counts = seqs, waiters
+
+    def give_up(self):
+        """Once, whoever says so. Takes no lock, as it may be the collector."""
+        counts, self._counts = self._counts, None
+        if counts is not None:
+            self._come.append(counts)
+
+    __del__ = give_up
+
+
+class Seat:
+    """One request's seat in the engine. place: what was reserved for it, or None. arrived_s, admitted_s: monotonic; admitted_s None while it waits.
+
+    prefill_s: plan seconds up to the first token; what follows is decoding. tokens: that it holds in the engine's cache
+    while it runs. Its plan counts from its admission.
     """
 
-    __slots__ = ("engine", "arrived_s", "admitted_s", "prefill_s", "seqs", "left", "on_admit", "_prefill_from",
-                 "_decode_from")
+    __slots__ = ("engine", "arrived_s", "admitted_s", "prefill_s", "seqs", "tokens", "left", "on_admit", "place",
+                 "_prefill_from", "_decode_from")
 
-    def __init__(self, engine, arrived_s, prefill_s, seqs):
+    def __init__(self, engine, arrived_s, prefill_s, seqs, tokens=0, place=None):
         self.engine = engine
         self.arrived_s = arrived_s
         self.admitted_s = None
         self.prefill_s = prefill_s
         self.seqs = seqs
+        self.tokens = tokens
         self.left = False
         self.on_admit = None
+        self.place = place
         self._prefill_from = self._decode_from = None
 
     @property

@@ -10,6 +10,7 @@ from random import Random
 
 DISTRIBUTION_KINDS = ("constant", "normal", "lognormal", "gamma", "uniform", "empirical")
 _MOST_SAMPLES = 1000000
+MOST_TIME = 1e15                    # in any unit; beyond, sums and powers of it leave what a float can hold
 
 
 class Distribution:
@@ -37,11 +38,11 @@ class Distribution:
         elif kind == "uniform":
             low = max(0.0, mean - std * sqrt(3)) if low is None else low
             high = mean + std * sqrt(3) if high is None else high
-            if not 0 <= low <= high < float("inf"):
+            if not 0 <= low <= high < MOST_TIME:
                 raise ValueError("a uniform distribution needs 0 <= low <= high")
             mean = (low + high) / 2
-        if not (0 <= mean < float("inf") and 0 <= std < float("inf")):
-            raise ValueError("mean and std must be 0 or more")
+        if not (0 <= mean < MOST_TIME and 0 <= std < MOST_TIME):
+            raise ValueError("mean and std must be 0 or more, and less than %g" % MOST_TIME)
         self.kind = kind if kind in ("empirical", "uniform") or (std and mean) or (std and kind == "normal") \
             else "constant"
         self.mean = mean
@@ -50,6 +51,11 @@ class Distribution:
         self.high = high
         self.quantiles = quantiles
         self.per_request = per_request
+        if self.kind in ("lognormal", "gamma"):
+            try:
+                self.sampler(Random(0))()
+            except (ValueError, ArithmeticError):       # here, not at each request
+                raise ValueError("mean %g and std %g are too far apart for a %s distribution" % (mean, std, kind))
 
     @property
     def constant(self):
@@ -136,7 +142,7 @@ def read_samples(path):
     try:
         values = json.loads(text) if text.lstrip().startswith("[") else text.replace(",", " ").split()
         values = sorted(float(value) for value in values)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ValueError("%s must hold numbers: a JSON array, or one a line" % path)
     if not values or len(values) > _MOST_SAMPLES:
         raise ValueError("%s holds %d numbers; from 1 to %d are taken" % (path, len(values), _MOST_SAMPLES))

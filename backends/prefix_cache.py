@@ -163,7 +163,7 @@ class PrefixCache:
         self._read(found, _Place(root, root, 0, ()), prompt, request.breathe)
         size = self._size
         # the last token is always computed: its output is the answer's first token
-        found.cached = min(self._hits(found) * size, (found._tokens - 1) // size * size)
+        found.cached = min(self._hits(found) * size, max(0, found._tokens - 1) // size * size)
         found._kept_answer = request.echo is None
         return found
 

@@ -19,6 +19,7 @@ from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, Te
                                ToolCallDelta, Usage)
 from backends.latency import Distribution
 from backends.prefix_cache import PrefixCache
+from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -94,6 +95,7 @@ class SimulatedBackend(Backend):
     """
 
     blocking = False
+    profile = None                  # the latency profile's dict that it was made from
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None):
@@ -111,11 +113,14 @@ class SimulatedBackend(Backend):
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
-        simulation = Simulation(settings)
+        profile = load_profile(settings)
+        simulation = Simulation(settings, profile)
         cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
             if settings.cache_blocks else None
-        return cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
-                   settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend.profile = profile
+        return backend
 
     def included(self, item, includes):
         return fill_includes(item, includes)
@@ -139,8 +144,6 @@ class SimulatedBackend(Backend):
         plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
-        if self.engine is not None:
-            self.engine.check_room(request.n)
         found = self._cache.look_up(request) if self._cache is not None else None
         cached = found.cached if found is not None else 0
         digest = request.draw = self._draws.digest(request, plain)
@@ -151,6 +154,7 @@ class SimulatedBackend(Backend):
             count = len(run.pieces)
             end = run.dues[count - 1]
             request.ttft_s = run.dues[0]
+            request.held_tokens = request.history.tokens + count
             plan = [(run.dues[0], run), (end, _FINISHES[reason]),
                     (end, Usage(request.history.tokens, count, 0, cached))]
             if found is not None:
@@ -190,6 +194,7 @@ class SimulatedBackend(Backend):
                 plans.append(_laid_out(one))
             plan = list(merge(*plans, key=_plan_due))
         request.ttft_s = plan[0][0]
+        request.held_tokens = request.history.tokens + tokens
         plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
         return plan, answers
 
@@ -222,7 +227,7 @@ class SimulatedBackend(Backend):
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         if request.echo:
             plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
-        plan += zip(dues[reasoning:total], body)
+        plan += _spoken(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
 
@@ -247,10 +252,11 @@ class SimulatedBackend(Backend):
         dues = self._clock.dues(at + 1 + len(body), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         plan += [(dues[slot], delta) for slot, delta in steps]
-        plan += zip(dues[at + 1:at + 1 + len(body)], body)
+        said = _spoken(dues[at + 1:at + 1 + len(body)], body)
+        plan += said
         last = dues[at + len(body)]
-        if turn.citations and request.output_format is None and body and body[0].__class__ is TextDelta:
-            text = "".join([delta.text for delta in body])
+        if turn.citations and request.output_format is None and said and said[0][1].__class__ is TextDelta:
+            text = "".join([delta.text for _, delta in said])
             plan += [(last, delta) for delta in place_citations(text, turn.citations, choice)]
         plan.append((last, Finish(reason, choice)))
         return plan, reasoning + written + len(body), reasoning
@@ -261,7 +267,7 @@ class SimulatedBackend(Backend):
         return self._auto_tool_rate, digest[0] / 256.0 + digest[1] / 65536.0
 
     def _body(self, request, digest, choice, spec, reasoning):
-        """The answer itself: (one delta a token, finish reason)."""
+        """The answer itself: (one delta a token, None for one without text of its own; finish reason)."""
         if spec is not None:
             return self._call_deltas(request, digest, choice, spec), "tool_calls"
         if self._refusal_rate and (digest[2] * 256 + digest[3]) / 65536.0 < self._refusal_rate:
@@ -289,15 +295,22 @@ class SimulatedBackend(Backend):
 
     def _text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
-            return [TextDelta(piece, None, choice) for piece in pieces]
+            return [TextDelta(piece, None, choice) if piece else None for piece in pieces]
         source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
-        return [TextDelta(piece, [source.entry(piece)], choice) for piece in pieces]
+        deltas, told = [], []
+        for piece in pieces:
+            told.append(source.entry(piece))
+            deltas.append(TextDelta(piece, told, choice) if piece else None)
+            if piece:
+                told = []           # else the token is told with the one that completes its character
+        return deltas
 
     def _echo_deltas(self, request, digest, choice):
         """The prompt again; scored, when log probabilities are wanted, but for its first token."""
         if request.logprobs is None:
             return [TextDelta(request.echo, None, choice)]
         deltas = self._text_deltas(request, _sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas = [delta for delta in deltas if delta is not None]
         deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
         return deltas
 
@@ -316,7 +329,7 @@ class SimulatedBackend(Backend):
             value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
-        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
+        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice) if piece else None
                    for piece in self._tokenizer.split(text)]
         return deltas
 
@@ -437,6 +450,11 @@ def _compact_json(value):
 
 def _sub_digest(digest, number):
     return blake2b(digest + b"%d" % number, digest_size=16).digest()
+
+
+def _spoken(dues, body):
+    """[(due_s, delta)] without the tokens that have no text of their own: they take their time and say nothing."""
+    return [(due, delta) for due, delta in zip(dues, body) if delta is not None]
 
 
 def _laid_out(plan):

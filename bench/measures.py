@@ -7,18 +7,22 @@ where the platform cannot tell. `options` is what parse_options of `__main__` or
 import http.client
 import json
 import os
+import re
 import tempfile
+import threading
 import time
 from functools import partial
 
 from bench.process import Client, run_load
-from bench.stats import median
+from bench.stats import median, percentile
 
 PROMPT = "Say something about the sea."
 CONNECTIONS = 32  # of the plain and the unpaced tests
 PLAIN_TOKENS = 16
 STREAM_TOKENS = 128  # of the unpaced test
 BUSY_CONNECTIONS = 8  # of the neighbours in the mixed test
+SCRAPE_EVERY_S = 0.2
+SCRAPED_MODELS = 11  # names that fill the page before it is measured
 HISTORY_BYTES = 2 * 1024 * 1024
 SETTLE_S = 0.4  # after the start, before idle memory is read
 # Requests before memory is read: Responses over the default bound of 10,000 stored ones, as from there on it is flat.
@@ -194,6 +198,101 @@ def test_mixed(target, options, record):
                 record("mixed.models.rps_kept", beside["rps"] / alone)
             record("errors", result["errors"] + beside["errors"])
             record("client_cores", result["client_cores"])
+
+
+class Scraper(threading.Thread):
+    """Reads /metrics of a server again and again, until it is stopped; `took`: seconds of each, `page`: the last."""
+
+    def __init__(self, server, every_s=SCRAPE_EVERY_S):
+        super().__init__(daemon=True)
+        self.took, self.page, self.fault = [], b"", None
+        self.every_s, self.port, self.stopped = every_s, server.port, threading.Event()
+
+    def read(self, conn):
+        """One scrape."""
+        began = time.perf_counter()
+        conn.request("GET", "/metrics")
+        answer = conn.getresponse()
+        self.page = answer.read()
+        self.took.append(time.perf_counter() - began)
+        if answer.status != 200:
+            raise RuntimeError("/metrics: %d" % answer.status)
+
+    def run(self):
+        conn = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            while not self.stopped.wait(self.every_s):
+                self.read(conn)
+        except (OSError, http.client.HTTPException, RuntimeError) as fault:
+            self.fault = fault
+        finally:
+            conn.close()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.join(30)
+
+
+def read_lateness(server):
+    """The server's own lateness histogram: [(upper bound in ms, frames up to it)]."""
+    conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        conn.request("GET", "/metrics")
+        page = conn.getresponse().read().decode("utf-8")
+    finally:
+        conn.close()
+    found = re.findall(r'^mockturtle_frame_lateness_seconds_bucket\{le="([^"]+)"\} (\d+)$', page, re.MULTILINE)
+    return [(1e3 * float(bound.replace("+Inf", "inf")), int(frames)) for bound, frames in found]
+
+
+def lateness_quantile(before, after, share):
+    """The bound in ms below which this share of the frames between two read_lateness() lies."""
+    frames = [(bound, late - early) for (bound, late), (_, early) in zip(after, before)]
+    return next(bound for bound, seen in frames if seen >= share * frames[-1][1])
+
+
+def fill_page(server):
+    """Let the metrics page have all its models."""
+    conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        for number in range(SCRAPED_MODELS):
+            body = {"model": "model-%d" % number, "max_tokens": 2, "messages": [{"role": "user", "content": PROMPT}]}
+            conn.request("POST", "/v1/chat/completions", json.dumps(body))
+            conn.getresponse().read()
+    finally:
+        conn.close()
+
+
+def test_scrape(target, options, record):
+    """Paced streams without and with scrapes of /metrics beside them, in turn: what a scrape does to frames."""
+    load = paced_load(options.kinds[0], options, max(options.n))
+    took, page = [], b""
+    with start_paced(target, options) as server:
+        fill_page(server)
+        for _ in range(2):
+            for name in ("quiet", "scraped"):
+                before = read_lateness(server)
+                with Scraper(server, SCRAPE_EVERY_S if name == "scraped" else 1000.0) as scraper:
+                    result = run_load(server, load)
+                after = read_lateness(server)
+                if scraper.fault is not None:
+                    raise RuntimeError("scrape: %s" % scraper.fault)
+                took += scraper.took
+                page = scraper.page or page
+                record("scrape.%s.err_p99_ms" % name, result["gap_abs_err_ms"]["p99"])
+                record("scrape.%s.err_max_ms" % name, result["gap_abs_err_ms"]["max"])
+                record("scrape.%s.late_p99_ms" % name, lateness_quantile(before, after, 0.99))
+                record("scrape.%s.late_p9999_ms" % name, lateness_quantile(before, after, 0.9999))
+                record("scrape.%s.client_lag_p99_ms" % name, result["lag_ms"]["p99"])
+                note_client(result, record)
+    took.sort()
+    record("scrape.took_p50_ms", 1e3 * percentile(took, 0.5))
+    record("scrape.took_max_ms", 1e3 * took[-1])
+    record("scrape.page_kb", len(page) / 1e3)
 
 
 def test_memory(target, options, record):
@@ -374,12 +473,13 @@ TESTS = {
     "stream": test_stream,
     "paced": test_paced,
     "mixed": test_mixed,
+    "scrape": test_scrape,
     "memory": test_memory,
     "idle": test_idle,
     "state": test_state,
     "disk": test_disk,
 }
-PACED_TESTS = ("paced", "mixed")
+PACED_TESTS = ("paced", "mixed", "scrape")
 UNPACED_TESTS = ("rps", "stream", "memory", "state")  # want a server without latency; the rest takes any
 
 

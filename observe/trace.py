@@ -51,10 +51,11 @@ class TimingTrace:
 
     def close(self):
         """Write what is left and close the file."""
-        if self._thread is not None:
+        thread = self._thread           # which takes itself away when it fails
+        if thread is not None:
             self._closing = True
             self._ready.set()
-            self._thread.join()
+            thread.join()
 
     def _write(self):
         lines, file = self._lines, self._file
@@ -71,9 +72,10 @@ class TimingTrace:
             self._on_fault(exc)
         finally:
             try:
-                file.close()
+                file.close()            # tries again to write what was left
             except OSError as exc:
-                self._on_fault(exc)
+                if self._thread is not None:
+                    self._on_fault(exc)
 
 
 def trace_ms(seconds):

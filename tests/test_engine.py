@@ -7,12 +7,15 @@ import unittest
 from collections import deque
 from random import Random
 
-from api_common import ApiError
+from api_common import ApiError, TakesLong
+from backends.batch import BatchRequest
 from backends.clocks import Simulation
+from backends.contract import Backend, GenerationRequest, History
 from backends.engine import Engine, LoadCurve, Seat, knee_curve
 from backends.latency import ClockModel, Distribution, flag_distribution, read_distribution, read_samples
-from observe.metrics import Lateness
+from observe.metrics import Lateness, Metrics
 from observe.trace import TimingError, TimingTrace, lateness_summary
+from runs import Completion
 from settings import Settings
 from tests.support import FakeClock, LiveServerTest, QuietTestCase, every_form, wait_until
 from tests.test_player import FakePoller, FakeWire
@@ -64,7 +67,9 @@ class DistributionTest(unittest.TestCase):
     def test_what_makes_no_sense_is_refused(self):
         for values, word in ((("weibull", 1), "weibull"), (("normal", -1), "0 or more"), (("empirical",), "values"),
                              (("empirical", 0, 0, None, None, [3, 2]), "ascend"), (("uniform", 0, 0, 5, 2), "low"),
-                             (("normal", float("nan")), "0 or more")):
+                             (("normal", float("nan")), "0 or more"), (("normal", 1e300), "0 or more"),
+                             (("uniform", 0, 0, 1, 1e300), "low"), (("gamma", 10, 1e-170), "too far apart"),
+                             (("gamma", 1e-300, 100), "too far apart"), (("lognormal", 1e-200, 1), "too far apart")):
             with self.assertRaisesRegex(ValueError, word):
                 Distribution(*values)
 
@@ -87,7 +92,7 @@ class DistributionTest(unittest.TestCase):
                     file.write(text)
                 self.assertEqual(read_samples(path), [10.0, 20.0, 30.0])
             self.assertEqual(flag_distribution("ttft-dist", "empirical:" + path, 1, 1, 0.001).quantiles, [0.01, 0.02, 0.03])
-            for text in ("", "ten", "[1, null]", "[[1]]", "nan", "-1"):
+            for text in ("", "ten", "[1, null]", "[[1]]", "nan", "-1", "1 nan 2", "[1" + 400 * "0" + "]"):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)
                 with self.assertRaises(ValueError):
@@ -155,7 +160,9 @@ class SimulationTest(unittest.TestCase):
 
     def test_flags_that_need_each_other_say_so(self):
         for values, word in (({"load_factor": 2.0}, "--max-num-seqs"), ({"max_waiting": 3}, "--max-num-seqs"),
-                             ({"ttft_dist": "odd"}, "--ttft-dist")):
+                             ({"ttft_dist": "odd"}, "--ttft-dist"), ({"ttft_ms": 1e300}, "--ttft-dist"),
+                             ({"prefill_ms_per_token": 1e300}, "--prefill-ms-per-token"),
+                             ({"load_factor": 1e7, "max_num_seqs": 8}, "--load-factor 1e.07 .* less than 1000000")):
             with self.assertRaisesRegex(ValueError, word):
                 Simulation(Settings(**values))
         for values, word in (({"load_knee": 1.0}, "--load-knee"), ({"time_scale": 0}, "--time-scale"),
@@ -196,12 +203,12 @@ class EngineFixture(QuietTestCase):
                              self.inbox.append)
         self.fds = 10
 
-    def play(self, engine, plan, ttft_s, streamed=True, seqs=1, heartbeat_s=0.0):
+    def play(self, engine, plan, ttft_s, streamed=True, seqs=1, heartbeat_s=0.0, place=None):
         """Start the play of [(plan_s, bytes or Step or Splice)] now."""
         self.fds += 1
         play = Play(FakeWire(self.clock, self.fds), self.clock.now, iter(plan), heartbeat_s=heartbeat_s,
                     heartbeat=BEAT)
-        play.steps = play.push = SeatSteps(play.steps, Seat(engine, play.start_s, ttft_s, seqs),
+        play.steps = play.push = SeatSteps(play.steps, Seat(engine, play.start_s, ttft_s, seqs, 0, place),
                                            self.player.come_back, streamed, heartbeat_s, BEAT)
         self.player.start(play)
         return play
@@ -273,16 +280,59 @@ class EngineTest(EngineFixture):
 
     def test_a_full_queue_refuses_with_429(self):
         engine = Engine(1, max_waiting=1)
-        engine.check_room(1)
-        self.answer(engine, 0.1, 0.0, 1)
-        engine.check_room(1)
-        self.answer(engine, 0.1, 0.0, 1)
+        self.answer(engine, 0.1, 0.0, 1, place=engine.reserve(1))
+        self.answer(engine, 0.1, 0.0, 1, place=engine.reserve(1))
         with self.assertRaises(ApiError) as caught:
-            engine.check_room(1)
+            engine.reserve(1)
         self.assertEqual((caught.exception.status, dict(caught.exception.headers)["retry-after"]), (429, "1"))
         self.run_until(0.15)
-        engine.check_room(1)
-        Engine(2, max_waiting=0).check_room(1)
+        self.assertIsNotNone(engine.reserve(1))
+        self.assertIsNotNone(Engine(2, max_waiting=0).reserve(1))
+        self.assertIsNone(Engine(2).reserve(1))
+
+    def test_who_was_accepted_and_is_not_here_yet_counts(self):
+        engine = Engine(4, max_waiting=1)
+        places = [engine.reserve(3), engine.reserve(2)]     # one will run, one will wait
+        with self.assertRaises(ApiError):
+            engine.reserve(1)
+        places.pop().give_up()
+        places.append(engine.reserve(1))                    # beside the first
+        waits = engine.reserve(1)
+        with self.assertRaises(ApiError):
+            engine.reserve(1)
+        del waits                                           # forgotten by whoever had it
+        waits = engine.reserve(1)
+        plays = [self.answer(engine, 0.1, 0.0, 1, seqs=seqs, place=place)
+                 for seqs, place in ((3, places[0]), (1, places[1]), (1, waits))]
+        self.assertEqual((engine.running, engine.waiting), (4, 1))
+        with self.assertRaises(ApiError):
+            engine.reserve(1)
+        self.run_until(0.5)
+        self.assertTrue(all(play.over for play in plays))
+        self.assertEqual([engine.reserve(4).give_up() for _ in range(3)], [None] * 3)
+
+    def test_a_plan_that_fails_and_a_client_that_leaves_before_the_play_give_their_place_back(self):
+        class Refusing(Backend):
+            engine = Engine(4, max_waiting=0)
+
+            def generate(self, request, cancel):
+                if request.n == 4:
+                    raise TakesLong()
+                return []
+
+        def completion(prompts, n):
+            history = History(1, b"x", "x", list)
+            batch = BatchRequest([GenerationRequest("m", history, n=n) for _ in range(prompts)])
+            return Completion(batch, Refusing(), None, Metrics(), self.fail)
+        failing = completion(1, 4)
+        with self.assertRaises(TakesLong):
+            failing.planned()
+        leaving = completion(2, 2)
+        leaving.planned()
+        with self.assertRaises(ApiError):       # the batch took all four seats
+            completion(1, 1).planned()
+        leaving.abandon()
+        completion(1, 1).planned()
 
     def test_heartbeats_go_out_while_a_request_waits_and_during_a_long_prefill(self):
         engine = Engine(1)
@@ -316,6 +366,19 @@ class EngineTest(EngineFixture):
         self.assertAlmostEqual(found[b"7"], 0.9, delta=0.15)    # what was scheduled stays: one token's slip
         self.assertAlmostEqual(found[b"19"] - found[b"9"], 1.0, delta=0.01)
         self.assert_times(second, {b"0": 0.5, b"1": 0.7, b"2": 0.9}, 0.003)
+
+    def test_a_burst_of_short_prefills_is_as_slow_as_the_batch_that_it_makes(self):
+        curve = LoadCurve([(1, 1), (8, 4)])
+        engine = Engine(16, None, curve, curve)
+        streams = [self.answer(engine, 0.04, 0.01, 3) for _ in range(6)]
+        plain = [self.play(engine, [(0.04, Step(lambda: b"body;"))], 0.02, streamed=False) for _ in range(2)]
+        self.run_until(0.5)
+        for play in streams:
+            found = self.sent(play)
+            self.assertAlmostEqual(found[b"0"], 0.16, delta=0.02)       # the plain ones end before, at 0.16
+            self.assertLess(found[b"1"] - found[b"0"], 0.045)
+        for play in plain:
+            self.assert_times(play, {b"body": 0.16}, 0.005)
 
     def test_many_random_requests_run_as_a_simulation_in_small_steps_has_them(self):
         random = Random(5)
@@ -466,12 +529,14 @@ class TimingTraceTest(unittest.TestCase):
     def test_a_disk_that_is_full_is_reported_once_and_stops_nothing(self):
         faults = []
         trace = TimingTrace("/dev/full", faults.append)
+        thread = trace._thread
         for _ in range(5):
-            trace.add({"n": "x" * 10000})
+            trace.add({"n": "x" * 100})
         wait_until(lambda: faults, "the fault")
         trace.add({"n": 1})
         trace.close()
-        self.assertEqual(len(trace.newest(10)), 6)
+        thread.join(10)
+        self.assertEqual((len(faults), thread.is_alive(), len(trace.newest(10))), (1, False, 6))
 
 
 @every_form
@@ -536,6 +601,9 @@ class LoadedServerTest(LiveServerTest):
         self.assertEqual(answer.status, 403)
         self.assertNotIn("access-control-allow-origin", answer.headers)
         self.assertEqual(self.request("GET", "/_mockturtle/timing", headers={"Host": "evil.example"}).status, 403)
+        for path in ("/v1/_mockturtle/timing", "/v1/_mockturtle/timing/", "/%5Fmockturtle/timing"):
+            answer = self.request("GET", path, headers={"Origin": "http://evil.example"})
+            self.assertEqual((answer.status, answer.headers.get("access-control-allow-origin")), (403, None), path)
         for query, param in (("limit=-1", "limit"), ("limit=x", "limit"), ("limit=1001", "limit")):
             answer = self.request("GET", "/_mockturtle/timing?" + query)
             self.assertEqual((answer.status, answer.error["param"]), (400, param))

@@ -558,6 +558,26 @@ class EngineFaultTest(FaultTest):
                     check(self.chat(None))
 
 
+class CountsTest(FaultTest):
+    """What is sent wrongly is counted rightly."""
+    settings = {"output_tokens": 6, "itl_ms": 1}
+
+    def tokens(self):
+        page = self.request("GET", "/metrics").text
+        return sum(float(line.rpartition(" ")[2]) for line in page.splitlines()
+                   if line.startswith("vllm:generation_tokens_total"))
+
+    def test_the_metrics_count_the_tokens_that_were_sent(self):
+        before = self.tokens()
+        for fault, tokens in (("stall:event=3,ms=1", 6), ("extra:event=3", 6), ("slow_body:bytes=60,ms=0", 6),
+                              ("split:event=3,ms=0", 6), ("cut:event=5", 3), ("failed:event=5", 3)):
+            with self.subTest(fault=fault):
+                self.ask(fault, dict(CHAT, stream=True))
+                wait_until(lambda: self.tokens() != before, "the count")
+                self.assertEqual(self.tokens() - before, tokens)
+                before += tokens
+
+
 class SocketFaultTest(FaultTest):
     """Turns of a WebSocket have those that are not HTTP's own."""
 

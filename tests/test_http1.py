@@ -484,8 +484,8 @@ class AnyBytesTest(unittest.TestCase):
 
 class HeadWriterTest(unittest.TestCase):
 
-    def test_a_json_head_has_its_length_and_its_id(self):
-        head = HeadWriter(lambda: 0).json_head(200, 12, "abc", 3, b"x: y\r\n").decode()
+    def test_a_bodys_head_has_its_length_and_its_id(self):
+        head = HeadWriter(lambda: 0).body_head(200, 12, "abc", 3, b"x: y\r\n").decode()
         lines = head.split("\r\n")
         self.assertEqual(lines[0], "HTTP/1.1 200 OK")
         self.assertEqual(lines[-2:], ["", ""])
@@ -501,9 +501,9 @@ class HeadWriterTest(unittest.TestCase):
     def test_the_date_moves_with_the_clock(self):
         now = [0]
         writer = HeadWriter(lambda: now[0])
-        writer.json_head(200, 0, "a", 0)
+        writer.body_head(200, 0, "a", 0)
         now[0] = 86400
-        self.assertIn(b"Fri, 02 Jan 1970", writer.json_head(200, 0, "a", 0))
+        self.assertIn(b"Fri, 02 Jan 1970", writer.body_head(200, 0, "a", 0))
 
     def test_every_status_that_is_sent_has_its_phrase(self):
         writer = HeadWriter(lambda: 0)

@@ -63,6 +63,11 @@ class CacheServerTest(LiveServerTest):
 @every_form
 class ChatCacheTest(CacheServerTest):
 
+    def test_calls_of_who_cannot_call_are_ignored_as_without_a_cache(self):
+        for odd in ("abc", 1, True, [1], {"a": 1}):
+            self.chat({"role": "user", "content": words(40), "tool_calls": odd, "function_call": odd})
+        self.assertEqual(chat_usage_of(self.chat(words(40)))[2], 32)
+
     def test_without_the_flag_nothing_is_cached(self):
         self.start_server(cache_blocks=0)
         for _ in range(2):
@@ -176,6 +181,10 @@ class CompletionCacheTest(CacheServerTest):
         self.assertEqual((self.stats().queries, self.stats().hits), (3000, 1488))
         self.complete([words(10, 5), words(2600, 3)])
         self.assertEqual((self.stats().queries, self.stats().hits), (5610, 1488))
+
+    def test_an_empty_prompt_has_nothing_cached(self):
+        self.assertEqual([self.complete(prompt)[2] for prompt in ("", "", ["", ""])], [0, 0, 0])
+        self.assertEqual(self.stats().hits, 0)
 
     def test_a_prompt_is_no_message(self):
         self.chat(words(40))

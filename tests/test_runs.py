@@ -38,7 +38,7 @@ class StepsTest(unittest.TestCase):
             if step.__class__ is Splice:
                 made += step.steps
             else:
-                made.append((due, step if step.__class__ is bytes else step.run()))
+                made.append((due, step if isinstance(step, bytes) else step.run()))
         return made
 
     def test_due_times_are_the_backends(self):

@@ -10,7 +10,7 @@ from itertools import chain
 from transport.broken import (TERMINAL_TYPES, BareFraming, ChunkedFraming, SocketFraming, character_cut, event_type,
                               with_character, with_content_type, with_data, with_length)
 from transport.changes import EVENT_CHANGES, changed_body, in_order
-from transport.player import Splice, Step
+from transport.player import Aside, Splice, Step
 
 _NEVER = float("inf")
 # So much later than what goes out before it is what must not be joined with it.
@@ -77,7 +77,7 @@ class FaultySteps:
         self._done = set()
         self._find_end(faults())
         if play.frame is not None:      # the head, which else goes out at once
-            self._steps = chain(((0.0, play.frame),), self._steps)
+            self._steps = chain(((0.0, Aside(play.frame)),), self._steps)
             play.frame = None
         play.steps = play.push = self
 
@@ -168,16 +168,17 @@ class FaultySteps:
         if not self._streamed and not self._begun:
             self._begun = True
             due_s = self._before_plain(due_s)
-        if frame.__class__ is bytes:
+        if frame.__class__ is not Step:
             if frame:
-                self._take(due_s, frame)
+                self._take(due_s, frame, frame.__class__ is bytes)
             return None
         if frame.blocking:
             # On a worker it only makes the bytes; they are taken apart here.
-            self._queue.append(_Waiting(due_s, Step(self._keep_raw(frame.run), True, self._keep_failed(frame.failed))))
-            self._queue.append(_Waiting(due_s, Step(lambda: self._ran(self._raw))))
+            self._queue.append(_Waiting(due_s, Step(self._keep_raw(frame.run), True, self._keep_failed(frame.failed),
+                                                    frame.kept)))
+            self._queue.append(_Waiting(due_s, Step(lambda: self._ran(self._raw), tells=frame.tells)))
         else:
-            self._queue.append(_Waiting(due_s, Step(lambda: self._ran(frame.run()))))
+            self._queue.append(_Waiting(due_s, Step(lambda: self._ran(frame.run()), tells=frame.tells)))
         return None
 
     def _load(self):
@@ -226,7 +227,7 @@ class FaultySteps:
         now_s = self._now_s()
         self._take(now_s, data)
         out = []
-        while self._queue and self._queue[0].what.__class__ is bytes and self._queue[0].due_s <= now_s:
+        while self._queue and isinstance(self._queue[0].what, bytes) and self._queue[0].due_s <= now_s:
             out.append(self._queue.popleft().what)
         self._out = self._out or bool(out)
         self._last_s = now_s
@@ -247,7 +248,7 @@ class FaultySteps:
         self._last_s = max(due_s, self._last_s)
         if first.what is _CUT:
             return self._apart(due_s), Step(lambda: self._cut(first.fault))
-        self._out = self._out or first.what.__class__ is bytes
+        self._out = self._out or isinstance(first.what, bytes)
         return due_s, first.what
 
     def _apart(self, due_s):
@@ -314,7 +315,7 @@ class FaultySteps:
     def _gate_failed(self, fault):
         """Nobody opened it in time: what is said already goes out, then the API's own error ends the answer."""
         now_s, in_stream = self._now_s(), self._opened and self._streamed
-        kept = [each for each in self._queue if in_stream and each.what.__class__ is bytes]
+        kept = [each for each in self._queue if in_stream and isinstance(each.what, bytes)]
         self._queue.clear()
         for each in kept:
             self._queue.append(_Waiting(now_s, each.what))
@@ -345,7 +346,7 @@ class FaultySteps:
     # ---- bytes --------------------------------------------------------------------------------
 
     def _put(self, what, fault=None, silent=False):
-        self._queue.append(_Waiting(self._now_due_s, what, fault, silent))
+        self._queue.append(_Waiting(self._now_due_s, Aside(what) if what.__class__ is bytes else what, fault, silent))
 
     def delay(self, ms, fault, silent=False):
         """All that follows comes so much later."""
@@ -356,8 +357,14 @@ class FaultySteps:
         if silent:
             self._put(b"", None, True)      # what follows has heartbeats again, this has none before it
 
-    def _take(self, due_s, data):
-        """Take bytes of the answer apart; what they become is queued."""
+    def _take(self, due_s, data, tells=False):
+        """Take bytes of the answer apart; what they become is queued. tells: they have a token, which the last of it
+        then has."""
+        self._take_apart(due_s, data)
+        if tells and self._queue and self._queue[-1].what.__class__ is Aside:
+            self._queue[-1].what = bytes(self._queue[-1].what)
+
+    def _take_apart(self, due_s, data):
         self._now_due_s = due_s
         if data == self._heartbeat:
             self._put(data)

@@ -414,10 +414,10 @@ class HeadWriter:
             ready[status] = lines
         return lines
 
-    def json_head(self, status, length, request_id, processing_ms, extra=b""):
-        """The head of an answer with a body of `length` bytes of JSON."""
+    def body_head(self, status, length, request_id, processing_ms, extra=b"", type_line=JSON_TYPE):
+        """The head of an answer with a body of `length` bytes, of JSON unless type_line says otherwise."""
         return b"%s%scontent-length: %d\r\nx-request-id: req_%s\r\nopenai-processing-ms: %d\r\n%s\r\n" % (
-            self.start_lines(status), JSON_TYPE, length, request_id.encode("ascii"), processing_ms,
+            self.start_lines(status), type_line, length, request_id.encode("ascii"), processing_ms,
             extra)
 
     def stream_head(self, request_id, processing_ms, chunked, extra=b""):

@@ -309,6 +309,7 @@ class Loop:
     def _deliver_late(self, conn, handler):
         conn.busy = False
         if conn.left:
+            self._server.request_dropped(handler)
             if handler.play is not None and handler.play.on_gone is not None:
                 handler.play.on_gone()
             self._drop(conn)
@@ -318,6 +319,7 @@ class Loop:
 
     def _deliver(self, conn, handler):
         """Send a handler's answer: bytes now, or a play that the player takes over."""
+        self._server.request_answered(handler)
         conn.keep = handler.keep_alive
         if handler.play is None:
             conn.busy = True            # until it is sent

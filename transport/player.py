@@ -11,7 +11,7 @@ from itertools import chain
 from time import monotonic
 
 from api_common import SSE_HEARTBEAT
-from observe.metrics import LATENESS_SLOTS, LATENESS_STEP_S
+from observe.metrics import GAP_STEP_S, LATENESS_SLOTS, LATENESS_STEP_S, SENT_NEVER
 from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE
 
 JOIN_BYTES = 65536                  # frames due together are sent together up to this
@@ -21,21 +21,32 @@ PUSH_LIMIT = 4096                   # frames that a worker may be ahead of its c
 _PLAY_IDLE = -1                     # a tick that no bucket has: not waiting for a deadline
 _LATENESS_RATE = 1.0 / LATENESS_STEP_S
 _LATENESS_LAST = LATENESS_SLOTS - 1
+_GAP_RATE = 1.0 / GAP_STEP_S
+
+
+class Aside(bytes):
+    """A frame without a token in it: the opening of a stream, a heartbeat, an item's end. Sent like any, but
+    the gap to the next token does not count from it."""
+
+    __slots__ = ()
 
 
 class Step:
     """A frame that is made only when it is due: run() returns its bytes.
 
     blocking: run() may wait, so it is called on a worker and the play pauses meanwhile. failed(error):
-    the bytes in place of run()'s when what it wrote could not be made durable.
+    the bytes in place of run()'s when what it wrote could not be made durable; kept(): called when it was.
+    tells: 1 when the frame has tokens in it.
     """
 
-    __slots__ = ("run", "blocking", "failed")
+    __slots__ = ("run", "blocking", "failed", "kept", "tells")
 
-    def __init__(self, run, blocking=False, failed=None):
+    def __init__(self, run, blocking=False, failed=None, kept=None, tells=0):
         self.run = run
         self.blocking = blocking
         self.failed = failed
+        self.kept = kept
+        self.tells = tells
 
 
 class Splice:
@@ -54,8 +65,8 @@ class Play:
     """One answer on its way to one client.
 
     wire: the connection's writer. start_s: monotonic time that the dues count from. steps:
-    iterator of (due_s, frame), due_s non-decreasing, frame bytes, a Step or a Splice. heartbeat_s: a comment
-    frame whenever nothing was due for so long; 0 for never. heartbeat: its bytes, framed.
+    iterator of (due_s, frame), due_s non-decreasing, frame bytes (with a token, see count_tokens), an Aside, a
+    Step or a Splice. heartbeat_s: a comment frame whenever nothing was due for so long; 0 for never. heartbeat: its bytes, framed.
     reader: None, or what takes the client's bytes while this plays: receive(), and what Player.readers
     asks for. carried: its wire is another play, which says with writable() when it takes frames again.
     on_gone(): the client has left. on_end(play, whole): the play is over; whole is False when the
@@ -64,7 +75,8 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away", "owner", "send", "reader", "carried", "trace")
+                 "timed", "away", "owner", "send", "reader", "carried", "times", "gaps", "sent_at", "said",
+                 "joined", "first_s", "trace")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
@@ -91,6 +103,17 @@ class Play:
         self.reader = None
         self.carried = False
         self.trace = None           # what is told when it is over, by close()
+        self.times = None           # where its tokens are counted
+        self.gaps = ()              # times.gaps: one look-up less per token
+        self.sent_at = SENT_NEVER   # when its last token went out, in steps of GAP_STEP_S
+        self.said = 0               # frames with tokens that went out
+        self.joined = 0             # those of them that went out behind another in one send
+        self.first_s = None         # monotonic time of the first
+
+    def count_tokens(self, times):
+        """Count when its tokens go out. times: observe.metrics.TokenTimes."""
+        self.times = times
+        self.gaps = times.gaps
 
 
 class PushedSteps:
@@ -148,7 +171,7 @@ class PushedSteps:
             self.waiting = False
             if self.head is not None:
                 head, self.head = self.head, None
-                return 0.0, head
+                return 0.0, Aside(head)
             due_s, frame = queue.popleft()
             if due_s is None:
                 due_s = self._last_s
@@ -176,14 +199,18 @@ class PushedSteps:
 
 
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
-    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
+    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer, within a Splice as well."""
     due_s, frame = first
+    heartbeat = Aside(heartbeat)
     while True:
-        while due_s - last_s > heartbeat_s:
-            last_s += heartbeat_s
-            yield last_s, heartbeat
-        yield due_s, frame
-        last_s = due_s
+        if frame.__class__ is Splice:           # played past this generator, its end would look like a pause
+            steps = chain(frame.steps, steps)
+        else:
+            while due_s - last_s > heartbeat_s:
+                last_s += heartbeat_s
+                yield last_s, heartbeat
+            yield due_s, frame
+            last_s = due_s
         try:
             due_s, frame = next(steps)
         except StopIteration:
@@ -213,6 +240,7 @@ class Player:
         self.plays = {}             # wire -> Play: all that are not over
         self.readers = {}           # WebSockets -> None: they are swept, and told of a drain
         self.draining = False
+        self.heartbeats = 0         # sent so far
 
     # ---- from other threads -------------------------------------------------------------------
 
@@ -304,8 +332,16 @@ class Player:
                 count += 1
                 if not count & 15:
                     now = clock()
+                    sent_at = int(now * _GAP_RATE)
                 late = int((now - due_s) * _LATENESS_RATE) + 1
                 slots[late if late < _LATENESS_LAST else _LATENESS_LAST] += play.timed
+                # _tell() of one token, in place: 0.06 us for 0.2
+                try:
+                    play.gaps[sent_at - play.sent_at] += 1
+                except IndexError:
+                    self._tell_apart(play, sent_at, now)
+                play.sent_at = sent_at
+                play.said += 1
                 try:
                     sent = play.send(frame)
                 except BlockingIOError:
@@ -442,27 +478,38 @@ class Player:
         step: what was already taken from play.steps. The slow way: it also runs Steps, sets
         heartbeats and ends plays.
         """
-        out, size = [], 0
+        out, size, tokens = [], 0, 0
         steps, start_s = play.steps, play.start_s
         frame, due_s = play.frame, play.due_s
         play.tick = _PLAY_IDLE
         while True:
             if frame is not None:
-                if frame.__class__ is Splice:
+                kind = frame.__class__
+                if kind is bytes:
+                    if frame and due_s:             # the head has no due time
+                        tokens += 1
+                elif kind is Splice:
                     play.steps = steps = chain(frame.steps, steps)
                     frame = b""
-                elif frame.__class__ is not bytes:
-                    if frame.blocking:
-                        play.frame = None
-                        self._send(play, b"".join(out), now)
-                        if not play.over:
-                            self._run_elsewhere(play, frame)
-                        return
-                    frame = frame.run()
+                else:
+                    if kind is not Aside:
+                        if tokens:                  # the step may be the end, which counts them
+                            self._tell(play, tokens, now)
+                            tokens = 0
+                        if frame.blocking:
+                            play.frame = None
+                            self._send(play, b"".join(out), now)
+                            if not play.over:
+                                self._run_elsewhere(play, frame)
+                            return
+                        tokens = frame.tells
+                        frame = frame.run()
+                    if frame == play.heartbeat:
+                        self.heartbeats += 1
                 if frame:
                     out.append(frame)
                     size += len(frame)
-                    if play.timed and due_s:        # the head has no due time
+                    if play.timed and due_s:
                         late = max(0, int((now - due_s) * _LATENESS_RATE) + 1)
                         self._lateness[min(late, _LATENESS_LAST)] += 1
             if step is None:
@@ -484,6 +531,8 @@ class Player:
             if due_s > now or size > JOIN_BYTES:
                 play.frame, play.due_s = frame, due_s
                 break
+        if tokens:
+            self._tell(play, tokens, now)
         self._send(play, b"".join(out), now)
         if play.over or play.rest:
             return
@@ -491,6 +540,28 @@ class Player:
             self._end(play, True)
         else:
             self._resume(play, now)
+
+    def _tell(self, play, tokens, now):
+        """So many frames with tokens go out now, in one send: the gap before them counts."""
+        sent_at = int(now * _GAP_RATE)
+        try:
+            play.gaps[sent_at - play.sent_at] += 1
+        except IndexError:
+            self._tell_apart(play, sent_at, now)
+        play.sent_at = sent_at
+        play.said += tokens
+        play.joined += tokens - 1
+
+    def _tell_apart(self, play, sent_at, now):
+        """A gap that has no slot: before the first token, which is the TTFT, or a long one."""
+        times = play.times
+        if times is None:
+            return
+        if play.first_s is None:
+            play.first_s = now
+            times.ttfts.append(now - play.start_s)
+        else:
+            times.long.add((sent_at - play.sent_at) * GAP_STEP_S)
 
     def _resume(self, play, now):
         """Put a play into the bucket of its next frame."""
@@ -548,14 +619,19 @@ class Player:
                 return None
 
             def durable(error):
-                told = frame if error is None or step.failed is None else step.failed(error)
+                told = frame
+                if error is None:
+                    if step.kept is not None:
+                        step.kept()
+                elif step.failed is not None:
+                    told = step.failed(error)
                 self._wake(lambda: came(told))
             return durable
 
         def came(frame):
             play.away = False
             if not play.over:
-                play.frame, play.due_s = frame, self._now()
+                play.frame, play.due_s = Aside(frame), self._now()
                 if not play.rest:       # else writable() resumes it
                     self._advance_safely(play, self._now())
         play.away = True

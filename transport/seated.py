@@ -7,8 +7,10 @@ from itertools import chain
 
 from transport.player import PushedSteps, Splice, Step
 
-# A due time further away is looked at again half way there, as the load may change meanwhile.
+# A due time further away is looked at again half way there, as the load may change meanwhile. A token's slip is made
+# good with the next one; a first token or a plain answer, which may have come in a burst of others, has no next.
 LOOK_AGAIN_S = 0.05
+FIRST_LOOK_AGAIN_S = 0.002
 
 
 class SeatSteps(PushedSteps):
@@ -27,6 +29,7 @@ class SeatSteps(PushedSteps):
         self._next = None
         self._said_s = 0.0          # when something was last given out, of the play's time
         self._due_s = 0.0           # of what was given out last
+        self._look_again_s = FIRST_LOOK_AGAIN_S
         self.seat = seat
 
     def begin(self, play, clock):
@@ -67,7 +70,8 @@ class SeatSteps(PushedSteps):
             return (None, Step(self._idle)) if self._heartbeat_s else (float("inf"), b"")
         due_s = seat.when_s(plan_s, self.clock()) - self.play.start_s
         ahead_s = due_s - now_s
-        if ahead_s <= LOOK_AGAIN_S and not 0.0 < self._heartbeat_s < ahead_s:
+        if ahead_s <= self._look_again_s and not 0.0 < self._heartbeat_s < ahead_s:
+            self._look_again_s = LOOK_AGAIN_S
             return self._give(max(due_s, self._due_s), frame)
         again_s = now_s + ahead_s / 2
         if self._heartbeat_s:

@@ -122,6 +122,7 @@ class ConnectionThreads:
         return request
 
     def _deliver(self, conn, handler):
+        self._server.request_answered(handler)
         conn.keep = handler.keep_alive
         play = handler.play
         if play is None:

@@ -43,7 +43,7 @@ class TracedSteps:
             self._steps = chain(step[1].steps, self._steps)
             step = next(self._steps)
         due_s, frame = step
-        if frame.__class__ is bytes:
+        if isinstance(frame, bytes):
             self._last = _Given(due_s, bool(frame))
             return step
         given = self._last = _Given(due_s, False)
@@ -52,7 +52,7 @@ class TracedSteps:
             data = frame.run()
             given.counts = bool(data) and data != self._heartbeat
             return data
-        return due_s, Step(run, frame.blocking, frame.failed)
+        return due_s, Step(run, frame.blocking, frame.failed, frame.kept, frame.tells)
 
     def _send_and_note(self, data):
         sent = self._send(data)

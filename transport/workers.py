@@ -57,6 +57,10 @@ class Workers:
                                  daemon=True).start()
             self._changed.notify_all()
 
+    def waiting(self):
+        """Jobs that wait for a thread."""
+        return len(self._quick) + len(self._blocking) + len(self._background)
+
     def stop(self):
         """Finish the quick jobs, of which a cancelled generation's word may be one; waiting blocking
         jobs are dropped. Waits a little for the quick thread."""
