@@ -138,6 +138,7 @@ ROOMS = {
     "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"},
     "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
     "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
+    "unittest_tools": {"api_common", "faults", "observe"},
 }
 
 
