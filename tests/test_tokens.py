@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 from base64 import b64encode
 from types import SimpleNamespace
@@ -311,6 +312,16 @@ class TokenizerJsonTest(FilesTest):
             self.assertEqual(len(pieces), tokenizer.count(text))
         self.assertEqual(tokenizer.encode("cafe\u0301"), tokenizer.encode("caf\u00e9"))
         self.assertEqual(tokenizer.split("cafe\u0301 the"), ["c", "a", "f", "e\u0301", " the"])
+
+    def test_a_run_of_marks_is_normalised_as_python_does_and_in_linear_time(self):
+        tokenizer = self.load(normalizer={"type": "NFC"})
+        source = random.Random(5)
+        for size in (100, 400):
+            text = "e" + "".join([source.choice("\u0301\u0323\u0345\u0f73\u0f75\u0344\u0f71x") for _ in range(size)])
+            self.assertEqual(tokenizer.encode(text), tokenizer.encode(unicodedata.normalize("NFC", text)))
+            self.assertEqual("".join(tokenizer.split(text)), text)
+        # Minutes when it is sorted by insertion.
+        self.assertGreater(tokenizer.count("e" + "\u0301\u0323\u0f73" * 100000), 600000)
 
     def test_added_tokens_of_normalised_text(self):
         added = [{"id": 1000, "content": "caf\u00e9", "normalized": True}]
