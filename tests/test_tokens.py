@@ -252,7 +252,7 @@ class RankFileTest(FilesTest):
 
     def test_refusals(self):
         for content, words in ((b"IQ== 0\nhello\n", "line 2 of"), (b"IQ== 0\n", "no token for the byte 0x00"),
-                               (b"", "no token for the byte")):
+                               (b"", "no token for the byte"), (b"\0" * 5000, "neither a rank file nor a tokenizer.json")):
             with self.subTest(content=content):
                 self.assertIn(words, self.refusal(self.write("bad.tiktoken", content)))
 
