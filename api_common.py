@@ -23,7 +23,10 @@ class ApiError(Exception):
 
     status: int, 4xx or 5xx. message, type, code, param: the envelope's four values.
     headers: list of (name, value) to send with it. close: end the connection after it.
+    media: the content type of an envelope that is no JSON.
     """
+
+    media = None
 
     def __init__(self, status, message, type="invalid_request_error", code=None, param=None,
                  headers=(), close=False):
@@ -566,6 +569,8 @@ SIZE_LINES = [b"%x\r\n" % n for n in range(1024)]
 LAST_CHUNK = b"0\r\n\r\n"
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b": keep-alive\n\n"
+# A heartbeat that clients see; gateways exist that send it so, and clients that stumble over it.
+SSE_KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 
 
 def chunked_bytes(data):
@@ -657,6 +662,7 @@ class Host:
         models_json  bytes, the answer of GET /models
         runs       background.BackgroundRuns
         timing_trace  None, or observe.trace.TimingTrace; timing_error  observe.trace.TimingError
+        faults     faults.StandingFaults; gates  transport.gates.Gates; journal  observe.journal.Journal
         playing()  how many answers are being played
         live_responses  set of the ids of responses that are being streamed in the foreground
         log_exception()  called inside an except block: the traceback goes to the log
@@ -675,10 +681,13 @@ class Host:
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
         send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
+        send_gate(name, count, wait_s)   what is known of a gate, when so many answers have reached it or the time is over
+    Of the whole server: admit(completion) before a completion that send_completion() does not get; reset(); open_idle_s(),
+    of each open connection how long it has been without a request, or None
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
-    runs = live_responses = timing_trace = timing_error = None
+    runs = live_responses = timing_trace = timing_error = faults = gates = journal = None
     body_bytes = b""
     query = {}
     headers = {}
@@ -709,4 +718,16 @@ class Host:
         raise NotImplementedError
 
     def playing(self):
+        raise NotImplementedError
+
+    def send_gate(self, name, count, wait_s):
+        raise NotImplementedError
+
+    def admit(self, completion):
+        raise NotImplementedError
+
+    def reset(self):
+        raise NotImplementedError
+
+    def open_idle_s(self):
         raise NotImplementedError

@@ -21,7 +21,7 @@ from backends.prompt import Prompt
 from responses_assembler import CompactionAssembler, ResponseAssembler
 from responses_items import fit_items, items_to_messages, prompt_parts, read_input
 from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
-                               check_includes, conversation_locked)
+                               check_includes, conversation_locked, conversation_not_found, previous_not_found)
 from responses_socket import read_socket_turn
 from runs import Completion
 from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
@@ -148,7 +148,7 @@ class ResponsesApiMixin(Host):
         id = conversation["id"] if conversation.__class__ is dict else conversation
         held = self.store.conversation(id) if owner is None else self.store.claim_conversation(id, owner)
         if held is None:
-            raise ApiError(404, "Conversation with id '%s' not found." % shown(id))
+            raise conversation_not_found(id)
         if owner is not None and held.owner != owner:
             raise conversation_locked(id)
         return id, held.head
@@ -191,6 +191,7 @@ class ResponsesApiMixin(Host):
             return
         headers = ignored_headers(request.ignored_fields, self.settings)
         completion.record = []
+        self.admit(completion)
         log = self.runs.new_log(streamed)
         run = turn.run = BackgroundRun(turn.id, completion, log, lambda: ResponseAssembler(*opening), turn, streamed)
         queued, _ = run.snapshot()
@@ -346,8 +347,7 @@ class ResponsesApiMixin(Host):
             if live or run is None and self._responses_elsewhere(id) is not None:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
-            raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
-                           code="previous_response_not_found", param="previous_response_id")
+            raise previous_not_found(id)
         return node
 
     def _responses_stored(self, id):

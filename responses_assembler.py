@@ -627,18 +627,26 @@ class ResponseAssembler(Assembler):
         would read the second as the end of the next turn.
         Source: api-reference 10.8; clients exist that read only the flat or the nested one.
         """
+        output = self._output_so_far(b"incomplete")
+        self.closed = False
+        frames, self._result = self._told_failed(error, output)
+        self.output_at = (len(self._result) - 1 - len(output), len(self._result) - 1)
+        return frames
+
+    def told_error(self, error):
+        """The same, of an object without output: what a worker is still at cannot be looked at."""
+        return self._told_failed(error, b"[]")[0]
+
+    def _told_failed(self, error, output):
+        """(frames, object) of a failure."""
         code = error.code or ("server_error" if error.status >= 500 else error.type)
         nested = {"type": error.type, "code": code, "message": error.message, "param": error.param}
         told = dump_json({"code": error.code or code, "message": error.message, "param": error.param,
                           "error": nested})[1:-1]
-        output = self._output_so_far(b"incomplete")
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
-        self.closed = False
-        self._result = failed = self._object(b"failed", output=output, error=dump_json(
-            {"code": closed, "message": error.message}))
-        self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
+        failed = self._object(b"failed", output=output, error=dump_json({"code": closed, "message": error.message}))
         return ((b"" if self._fails_once else self._event(b"error", b"%s", (told,)))
-                + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
+                + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE)), failed
 
     def words(self):
         """All that was said, in escaped pieces, what is still open included."""

@@ -132,6 +132,16 @@ def check_includes(query):
     check_array(check_enum(*RESPONSE_INCLUDES))(query.get("include") or [], "include")
 
 
+def conversation_not_found(id):
+    return ApiError(404, "Conversation with id '%s' not found." % shown(id))
+
+
+def previous_not_found(id):
+    """It was never there, was not stored, is deleted, expired or evicted: the service tells none from another."""
+    return ApiError(400, "Previous response with id '%s' not found." % shown(id),
+                    code="previous_response_not_found", param="previous_response_id")
+
+
 def conversation_locked(id):
     return ApiError(400, "Another process is currently operating on this conversation ('%s'). Please retry in a "
                     "few seconds." % shown(id), code="conversation_locked", param="conversation")

@@ -8,6 +8,8 @@ from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import (Cancel, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta,
                                Usage)
 from backends.engine import Seat
+from backends.interrupted import in_pieces, interrupted
+from faults import fault_error, read_faults
 from observe.metrics import COUNTED_AT_ONCE, GAP_STEP_S
 from transport.player import PUSH_LIMIT, Aside, PushedSteps, Splice, Step
 from transport.relay import RELAY_AHEAD_BYTES
@@ -76,6 +78,10 @@ class Assembler:
         """The frames that end a stream with an ApiError."""
         raise NotImplementedError
 
+    def told_error(self, error):
+        """fail() of a stream whose object is still being made: the error alone."""
+        return self.fail(error)
+
     def result(self):
         """The complete object as JSON bytes."""
         raise NotImplementedError
@@ -98,6 +104,10 @@ class Completion:
 
     record = None
     fault = None                        # the message of the error that ended it
+    faults = ()                         # faults.Fault: what is to go wrong with it
+    faults_done = ()                    # texts of those that have befallen what was generated
+    reservation = None                  # rate_limits.Reservation: what it may cost
+    _fails_in_object = False            # a plain answer that fails is an object that says so
     seat = None                         # its place in an engine: an object with queue_s
     _place = None                       # what the engine keeps for it until its play begins
     on_count = None
@@ -145,11 +155,11 @@ class Completion:
         """
         engine = self.backend.engine
         if engine is None:
-            deltas = self.backend.generate(self.request, self.cancel)
+            deltas = self._generated()
         else:
             self._place = engine.reserve(self.request.seqs)
             try:
-                deltas = self.backend.generate(self.request, self.cancel)
+                deltas = self._generated()
             except BaseException:
                 self._give_up_place()
                 raise
@@ -161,6 +171,38 @@ class Completion:
             self.record = deltas
             return deltas
         return self._recorded(deltas)
+
+    def _generated(self):
+        deltas = self.backend.generate(self.request, self.cancel)
+        return self._faulted(deltas) if self.faults or self.request.wire_faults else deltas
+
+    def _faulted(self, deltas):
+        """The deltas with what the request's faults do to them, once its rule has said what it has to say.
+
+        Raises ApiError for a fault that is an error.
+        """
+        faults = self.faults = list(self.faults) + read_faults(self.request.wire_faults)
+        for fault in faults:
+            if fault.kind == "error":
+                self._note_fault(fault)
+                raise fault_error(fault)
+            if fault.kind == "store_full" and self._keep is not None:
+                self._keep = lambda frames, fault=fault: self._refuse_to_keep(fault)
+            elif fault.kind == "gate":
+                deltas = in_pieces(deltas)
+            elif fault.kind in ("failed", "incomplete"):
+                self._fails_in_object = fault.kind == "failed"
+                deltas = interrupted(deltas, self.request, self.assembler, fault, self._note_fault)
+        return deltas
+
+    def _note_fault(self, fault):
+        self.faults_done += (fault.text,)
+        if fault.standing is not None:
+            fault.standing.done += 1
+
+    def _refuse_to_keep(self, fault):
+        self._note_fault(fault)
+        raise ApiError(503, "The store cannot be used now: it is full.", type="server_error")
 
     def _give_up_place(self):
         if self._place is not None:
@@ -276,7 +318,7 @@ class Completion:
         try:
             if cancel.is_set():         # while it waited for a thread
                 return
-            deltas = self.backend.generate(self.request, cancel)
+            deltas = self._generated()
             opening = assembler.begin()
             if opening:
                 player.push(play, 0.0, Aside(opening))
@@ -330,6 +372,27 @@ class Completion:
 
     # ---- ends ---------------------------------------------------------------------------------
 
+    def call_off(self):
+        """It gets no end of its own: stop generating, without anybody having left. As abandon()."""
+        self._give_up_place()
+        callbacks = self.cancel.claim()
+        if callbacks is not None:
+            self.lose("error")
+        return list(callbacks or ()) + ([self.settle] if self._settle is not None else [])
+
+    def break_off(self, error, submit):
+        """What ends a stream in the middle of its generation: a Step, or bytes. On the player's thread.
+
+        submit(job): runs what may wait elsewhere.
+        """
+        if not self.backend.blocking:
+            return Step(lambda: self._failure_frames(error, True), self._keep_blocking)
+        # The assembler is on the worker's thread, and ahead of what was played.
+        for callback in self.call_off():
+            submit(callback)
+        self.fault = error.message
+        return self.assembler.told_error(error) + self._tail
+
     def abandon(self):
         """Nobody watches any more: stop generating. Returns the callbacks that are to be run, not on
         the pacer."""
@@ -346,6 +409,13 @@ class Completion:
             return list(callbacks) + [self.settle]
         self.settle()
         return callbacks
+
+    def settle_tokens(self):
+        """It is over: what it was allowed to cost and did not is its client's again."""
+        if self.reservation is not None:
+            usage = self.assembler.usage
+            self.reservation.settle(self.request.prompt_tokens() if usage is None
+                                    else usage.prompt_tokens + usage.completion_tokens)
 
     def settle(self):
         """It is over: whatever was held for it is let go. Once, whoever says so."""
@@ -477,6 +547,8 @@ class Completion:
             error = self.as_error(exc)
             self._metrics.add("failures")
             self.fault = error.message
+            if self._fails_in_object and assembler.keeps_failures and error is assembler.failed:
+                return self._failed_object(error, render)
             self.settle()
             answer = render(error.status, error)
             self.lose("error")
@@ -484,6 +556,20 @@ class Completion:
         self.settle()
         answer = render(200, body)
         self._complete()
+        return answer
+
+    def _failed_object(self, error, render):
+        """A plain answer that says of itself that it has failed."""
+        self.fault = error.message
+        self.assembler.fail(error)
+        if self._keep is not None:
+            try:
+                self._keep(b"")
+            except Exception as exc:
+                self._as_error(exc)         # as in a stream: the client learns of the first fault
+        self.settle()
+        answer = render(200, self.assembler.result())
+        self.lose("error")
         return answer
 
     def _failure_step(self, error):

@@ -16,7 +16,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
+    from api_common import (LAST_CHUNK, SSE_HEARTBEAT, SSE_KEEPALIVE, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
@@ -31,9 +31,13 @@ try:
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
+    from fault_room import share_faults, stage_answer, stage_faults, take_faults
+    from faults import StandingFaults, read_faults, read_gates
+    from observe.journal import Journal
     from observe.log import Log
     from observe.metrics import Metrics
     from observe.trace import TimingError, TimingTrace, trace_ms
+    from rate_limits import LIMITED_METHODS, RateLimits
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
     from rules_api import RulesApiMixin
@@ -44,6 +48,9 @@ try:
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
     from tokens.load import load_tokenizer
+    from transport.broken import with_content_type
+    from transport.counted import CountedSend
+    from transport.gates import Gates, GateWatchSteps
     from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
@@ -86,6 +93,17 @@ ROUTES = (
     ("/_mockturtle/timing", {"GET": "control_timing"}),
     ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
     ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
+    ("/_mockturtle/faults", {"GET": "control_faults", "POST": "control_faults_add", "DELETE": "control_faults_clear"}),
+    ("/_mockturtle/faults/{}", {"DELETE": "control_faults_remove"}),
+    ("/_mockturtle/gates", {"GET": "control_gates"}),
+    ("/_mockturtle/gates/{}", {"GET": "control_gate"}),
+    ("/_mockturtle/gates/{}/open", {"POST": "control_gate_open"}),
+    ("/_mockturtle/gates/{}/shut", {"POST": "control_gate_shut"}),
+    ("/_mockturtle/requests", {"GET": "control_requests", "DELETE": "control_requests_clear"}),
+    ("/_mockturtle/requests/{}", {"GET": "control_request"}),
+    ("/_mockturtle/verdict", {"GET": "control_verdict"}),
+    ("/_mockturtle/reset", {"POST": "control_reset"}),
+    ("/_mockturtle/settings", {"GET": "control_settings", "POST": "control_settings_change"}),
     ("/metrics", {"GET": "metrics_read"}),
 )
 OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
@@ -152,7 +170,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     server, on a subclass of its own.
     """
 
-    routes = heads = app = None
+    routes = heads = app = limits = heartbeats = None
+    limited_key = None              # whose rate limits the answer tells of
+    reservation = None              # rate_limits.Reservation
+    heartbeat_asked = None          # (form, seconds or None) of a header
+    entry = None                    # observe.journal.JournalEntry
+    counted = None                  # transport.counted.CountedSend, of a stream that is written down
+    asked_faults = ()               # faults.Fault: what is to go wrong with this request
+    faults_done = ()                # texts of those that did
+    faults_taken = None             # asked_faults as they were found, should the request begin again
+    faults_staged = False
+    cut_off = False                 # one of them ended the connection
     protocol_version = "HTTP/1.1"
     route = None                    # the path's template
     generates = streamed = False    # whether `completion` is its own, and not only watched
@@ -206,6 +234,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         except Exception:
             self.log_exception()
             self.send_api_error(server_error())
+        if self.asked_faults and not self.faults_staged:
+            self._stage_answer()
+        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+            self.journal.begin(self)
         self.metrics.count_request()
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
@@ -224,7 +256,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         elif self.settings.guarded():
             self._check_host()
         if self.path.startswith(CONTROL_PREFIXES):
-            self._check_control()
+            self.check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -238,7 +270,51 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "The content encoding '%s' is not supported; send the body as it is."
                            % self.headers["content-encoding"][:40])
+        if self.limits is not None and name in LIMITED_METHODS:
+            self._take_request()
+        if self.head.asks or self.faults.active:
+            take_faults(self, name)
         getattr(self, name)(*words)
+
+    def _take_request(self):
+        """Count the request against its client's limit, once."""
+        if self.limited_key is None:
+            self.limited_key = self.headers.get("authorization") or self.client_address[0]
+            self.limits.take_request(self.limited_key)
+
+    def _stage_answer(self):
+        if self.command != "HEAD":
+            stage_answer(self.app, self)
+
+    def note_fault(self, fault):
+        """A fault was carried out."""
+        self.faults_done += (fault.text,)
+        if fault.standing is not None:
+            fault.standing.done += 1
+
+    def refused(self, error):
+        """The bytes of a whole answer that is an ApiError."""
+        return self._render(error.status, error)
+
+    def framed_error(self, error):
+        """The frames that end a stream of events with an ApiError."""
+        frame = b"event: error\ndata: %s\n\n" % error.envelope()
+        return chunked_bytes(frame) + LAST_CHUNK if self.chunked else frame
+
+    def admit(self, completion):
+        if self.asked_faults:
+            share_faults(self, completion)
+        self._reserve(completion)
+
+    def _reserve(self, completion):
+        """Take what a completion may cost from its client's tokens. Raises ApiError 429."""
+        if self.limited_key is not None:
+            request, raw = completion.request, completion.request.raw or {}
+            most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
+                or self.settings.output_tokens
+            if self.reservation is None:    # else it began again on a worker
+                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
+            completion.reservation = self.reservation
 
     def _check_key(self):
         """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
@@ -279,6 +355,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             lines += b"connection: close\r\n"
         elif not self.chunked:
             lines += b"connection: keep-alive\r\n"
+        if self.limited_key is not None:
+            lines += header_bytes(self.limits.headers(self.limited_key))
         return lines
 
     def _origin_allowed(self, origin):
@@ -299,11 +377,18 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 
-    def _check_control(self):
+    def check_control(self):
+        """Raises ApiError 403 where control paths, and what headers ask of us, are off."""
         keyless = not self.settings.api_key
         check_control(self.headers.get("origin"), keyless and self.app.beyond_loopback)
         if keyless:
             self._check_host()
+
+    def reset(self):
+        self.app.reset()
+
+    def open_idle_s(self):
+        return self.app.open_idle_s()
 
     def playing(self):
         return len(self.app.player.plays)
@@ -332,10 +417,13 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_api_error(self, error):
         if error.close:
             self.keep_alive = False
-        self.metrics.add("errors_%dxx" % (error.status // 100))
+        if error.status >= 400:
+            self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
+        if error.media is not None:
+            self.answer = with_content_type(self.answer, error.media)
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -352,6 +440,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
         self.generates, self.streamed = True, streamed
+        if self.asked_faults:
+            completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -364,8 +456,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
             completion.begin(self.received_s, self.play)
-            self.app.stage(self.play, completion, True)
             self.play.frame = self._stream_head(headers)
+            self.app.stage(self.play, completion, True)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
         if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
@@ -383,13 +475,24 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.command == "HEAD":
             self.answer = self._stream_head(headers)
             return
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
-        steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
+        heartbeat_s, heartbeat = self._heartbeat()
+        steps = LogSteps(log, at, self.chunked, heartbeat_s, heartbeat)
         metrics = self.metrics
         self.play = Play(self.connection, self.received_s, steps, on_gone=lambda: metrics.add("disconnects"),
-                         heartbeat_s=self.settings.heartbeat_s, heartbeat=heartbeat, timed=False)
+                         heartbeat_s=heartbeat_s, heartbeat=heartbeat, timed=False)
         self.play.push = steps
         self.play.frame = self._stream_head(headers)
+        self.play.owner = self
+        self.app.count_events(self.play)
+
+    def send_gate(self, name, count, wait_s):
+        if wait_s <= 0:
+            self.send_json(200, self.gates.report(name))
+            return
+        steps = GateWatchSteps(self.gates, name, count, wait_s, lambda: self._render(200, self.gates.report(name)),
+                               self.app.player)
+        self.play = Play(self.connection, self.received_s, steps, timed=False)
+        self.play.push = steps
         self.play.owner = self
 
     def send_websocket(self):
@@ -412,16 +515,25 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
                                       self._extra_headers(headers))
 
+    def _heartbeat(self):
+        """(seconds, frame) of this request's heartbeats."""
+        seconds, frame = self.settings.heartbeat_s, self.heartbeats[self.chunked]
+        if self.heartbeat_asked is None:
+            return seconds, frame
+        form, asked_s = self.heartbeat_asked
+        bare = SSE_KEEPALIVE if form == "event" else SSE_HEARTBEAT
+        return 0.0 if form == "off" else seconds if asked_s is None else asked_s, \
+            chunked_bytes(bare) if self.chunked else bare
+
     def _new_play(self, steps, completion, streamed):
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
+        heartbeat_s, heartbeat = self._heartbeat()
         app = self.app
 
         def gone():
             for callback in completion.abandon():
                 app.workers.submit(callback)
         self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
-                         heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
-                         heartbeat=heartbeat)
+                         heartbeat_s=heartbeat_s if streamed else 0.0, heartbeat=heartbeat)
         self.play.owner = self
 
     def _begin_late(self, completion, play=None):
@@ -434,11 +546,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.app.count_answer(self, 499 if left else self.status)
 
     def _send_pushed(self, completion, streamed, headers):
-        settings = self.settings
+        heartbeat_s, heartbeat = self._heartbeat()
         steps = completion.pushed_steps(
-            streamed, self._stream_head(headers) if streamed else b"", settings.commit_grace_s,
-            settings.heartbeat_s, chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT,
-            self.chunked)
+            streamed, self._stream_head(headers) if streamed else b"", self.settings.commit_grace_s,
+            heartbeat_s, heartbeat, self.chunked)
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
@@ -493,7 +604,14 @@ class SocketTurn(Handler):
         self.route = "/responses"
         if self.message.error is not None:
             raise self.message.error
+        if self.limits is not None:
+            self._take_request()
+        if self.head.asks or self.faults.active:
+            take_faults(self, "responses_turn", self.message.body)
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
+
+    def _stage_answer(self):
+        return                                          # an error of one message, which has no other form
 
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
@@ -506,6 +624,10 @@ class SocketTurn(Handler):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
         self.generates = True
+        if self.asked_faults:
+            completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         player, app = self.app.player, self.app
 
         def gone():
@@ -574,6 +696,17 @@ class MockTurtleServer(ThreadingHTTPServer):
                 self.timing_trace.close()
             raise
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
+        self.faults = StandingFaults(settings.fault, settings.seed)
+        self.gates = Gates(settings.gate_timeout_s, self.clock.monotonic)
+        self.journal = Journal(settings.journal, self.clock)
+        self.limits = None
+        if settings.requests_per_minute or settings.tokens_per_minute:
+            self.limits = RateLimits(int(settings.requests_per_minute), int(settings.tokens_per_minute),
+                                     self.clock.monotonic, settings.time_scale)
+        self.on_reset = []              # called by reset(), beside what it does itself
+        if self.backend.rule_book is not None:
+            self.on_reset.append(self.backend.rule_book.reset)
+        beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
         self.metrics.engine = self.backend.engine
         self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
@@ -581,7 +714,9 @@ class MockTurtleServer(ThreadingHTTPServer):
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
-            "timing_trace": self.timing_trace, "timing_error": self.timing_error,
+            "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
+            "gates": self.gates, "journal": self.journal, "limits": self.limits,
+            "heartbeats": {True: chunked_bytes(beat), False: beat},
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)
@@ -625,7 +760,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 raise ValueError("--script does not go with --backend upstream: rules stand in front of the others only")
             return behind
         voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
-        book = RuleBook(settings.script, settings.script_only, self.log)
+        book = RuleBook(settings.script, settings.script_only, self.log, read_faults, read_gates)
         for file in book.files:
             for warning in file.warnings:
                 self.log("warning", str(warning))
@@ -683,14 +818,40 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def plays_directly(self, completion):
         """Whether an answer that is due at once need not be a play."""
-        return completion.backend.engine is None and self.timing_trace is None
+        return completion.backend.engine is None and self.timing_trace is None and not completion.faults
 
     def stage(self, play, completion, streamed):
         """What stands between a completion's play and the player: the backend's engine, a trace."""
         if not completion.backend.blocking:
             completion.take_seat(play, self.player, streamed)
+        if completion.faults or completion.backend.sets_faults and completion.backend.blocking:
+            stage_faults(self, play, completion, streamed)
+        if self.journal.size and streamed:
+            self.count_events(play)
         if self.timing_trace is not None:
             TracedSteps(play, self.clock, lambda traced: self._traced(traced, completion, play.start_s, streamed))
+
+    def count_events(self, play):
+        """A stream's events are counted for the journal, where there is one."""
+        owner = play.owner
+        if self.journal.size and owner is not None:
+            owner.counted = CountedSend(play, owner.chunked, owner.socket_frame is not None)
+
+    def reset(self):
+        """Back to how it was started: faults, gates, the journal and the rate limits. Not what is stored."""
+        self.faults.clear()
+        self.gates.clear()
+        self.journal.clear()
+        if self.limits is not None:
+            self.limits.clear()
+        for callback in self.on_reset:
+            callback()
+
+    def open_idle_s(self):
+        """For each open connection without a request, how long that has been so."""
+        if self._loop is None:
+            return self._connection_threads.idle_s()
+        return self._loop.idle_s()
 
     def _traced(self, traced, completion, start_s, streamed):
         request, usage, seat = completion.request, completion.assembler.usage, completion.seat
@@ -733,6 +894,13 @@ class MockTurtleServer(ThreadingHTTPServer):
         if handler.generates and not whole:
             handler.completion.lose("error")   # a fault of the play's: else it is counted by now
         handler.play = handler.job = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        if handler.reservation is not None:
+            if handler.status >= 400:
+                handler.reservation.settle(0)
+            elif handler.completion is not None and handler.completion.record is None:
+                handler.completion.settle_tokens()
+        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+            self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:
             return
@@ -743,12 +911,23 @@ class MockTurtleServer(ThreadingHTTPServer):
                 ttft_s = completion.first_token_s - handler.received_s
         log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
                     self.clock.monotonic() - handler.received_s,
-                    "client left" if not whole else fault or "completed",
+                    self._ended(handler, whole, fault),
                     handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
+
+    @staticmethod
+    def _ended(handler, whole, fault):
+        """How a request ended, in words."""
+        completion = handler.completion
+        done = handler.faults_done if completion is None else handler.faults_done + tuple(completion.faults_done)
+        ended = "client left" if not whole and not handler.cut_off else fault or "completed"
+        if not done:
+            return ended
+        return "%s; faults: %s" % ("cut off" if handler.cut_off else ended, "; ".join(done))
 
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
+        completion.settle_tokens()
         completion.lose("error")           # a fault of the play's: else it is counted by now
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
@@ -918,14 +1097,14 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, and the
-    log is quiet.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, the log is
+    quiet and the journal has the last 300 requests.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning"}
+        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning", "journal": 300}
         if not settings.get("profile") and not settings.get("calibrate"):
             values.update(ttft_ms=0.0, itl_ms=0.0)
         values.update(settings)
@@ -1152,7 +1331,7 @@ def _self_test():
 
 def _check_script(paths):
     """--check-script: a line for each mistake, 0 without any."""
-    mistakes, warnings, count = check_scripts(paths)
+    mistakes, warnings, count = check_scripts(paths, read_faults, read_gates)
     for warning in warnings:
         sys.stdout.write("warning: %s\n" % warning)
     for mistake in mistakes:

@@ -9,6 +9,7 @@ import os
 import time
 
 from api_common import FIXED_CREATED, __version__
+from faults import read_faults
 
 ENVIRONMENT_PREFIX = "MOCKTURTLE_"
 
@@ -75,6 +76,11 @@ class Settings:
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
     builtin_tool_rate = 0.0         # how often tool_choice auto calls each built-in tool
     refusal_rate = 0.0              # how often an answer is a refusal
+    fault = ()                      # what goes wrong: kind:key=value,...
+    gate_timeout_s = 30.0           # how long an answer waits at a gate
+    requests_per_minute = 0         # of a client, more get 429; 0: any number
+    tokens_per_minute = 0           # of a client, likewise
+    journal = 0                     # requests that /_mockturtle/requests can tell of; 0 is off
     fixed_ids = False               # ids count up and `created` stands still
     store = "memory"                # or sqlite:PATH
     store_sync = "normal"           # full: what was answered survives the machine's power loss as well
@@ -84,6 +90,7 @@ class Settings:
     max_store_mb = 256.0            # bytes of all stored responses
     store_ttl_s = 86400.0           # age at which a stored response goes
     heartbeat_s = 1.0               # an SSE comment whenever nothing was due for so long; 0 is off
+    heartbeat_form = "comment"      # or event: one that clients see
     commit_grace_s = 10.0           # a blocking backend's status line goes out after this
     drain_s = 3.0                   # how long running answers may go on after a stop signal
     transport = "loop"              # loop: one thread for all that cannot block; threads: one each
@@ -126,13 +133,13 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries"):
+                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries", "requests_per_minute", "tokens_per_minute"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
                      "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "cache_block_tokens",
-                     "upstream_connect_timeout_s", "upstream_read_timeout_s"):
+                     "upstream_connect_timeout_s", "upstream_read_timeout_s", "gate_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
@@ -150,6 +157,10 @@ class Settings:
             raise ValueError("--transport must be loop or threads")
         if self.log_level not in LOG_LEVELS:
             raise ValueError("--log-level must be one of %s" % ", ".join(LOG_LEVELS))
+        if self.heartbeat_form not in ("comment", "event"):
+            raise ValueError("--heartbeat-form must be comment or event")
+        if not 0 <= self.journal <= 100000:
+            raise ValueError("--journal must be from 0 to 100000")
         if self.log_format not in ("text", "json"):
             raise ValueError("--log-format must be text or json")
         if self.tls_key and not self.tls_cert:
@@ -158,6 +169,11 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        for spec in self.fault:
+            try:
+                read_faults(spec, standing=True)
+            except ValueError as exc:
+                raise ValueError("--fault: %s" % exc)
         if not self.tokenizer:
             raise ValueError("--tokenizer must be approx, tiktoken:NAME or a file")
         if self.profile and self.calibrate:
@@ -183,6 +199,10 @@ class Settings:
                 raise ValueError("--%s must be %s" % (name.replace("_", "-"), " or ".join(filter(None, choices))))
 
 
+# What stands between the values of a repeated setting in the environment, where it is no comma.
+_SETTINGS_SEPARATORS = {"fault": ";"}
+
+
 def setting_names():
     """The names of all settings, as attributes."""
     return [name for name, value in vars(Settings).items()
@@ -200,7 +220,7 @@ def read_setting(name, value, where):
     text = value.__class__ is str
     if kind is tuple:
         if text and where.startswith(ENVIRONMENT_PREFIX):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return tuple(part.strip() for part in value.split(_SETTINGS_SEPARATORS.get(name, ",")) if part.strip())
         values = [value] if text else value
         if values.__class__ is list and all(each.__class__ is str for each in values):
             return tuple(values)
@@ -340,6 +360,15 @@ _SETTINGS_FLAGS = (
                                   "the first tag; off"),
         ("upstream-drop", "FIELD", "never send this field of a request, repeatable"),
     )),
+    ("failure on demand", (
+        ("fault", "SPEC", "what goes wrong, repeatable: kind:key=value,... with rate=, endpoint=, model=, times= "
+                          "(README, \"Failure on demand\")"),
+        ("gate-timeout-s", "S", "an answer that waits at a gate fails after this"),
+        ("requests-per-minute", "N", "of one API key, or of one address without keys; more get 429; 0 is any number"),
+        ("tokens-per-minute", "N", "likewise: what a request may cost at most is taken, and the rest given back at its end"),
+        ("journal", "N", "keep the last N requests for GET /_mockturtle/requests and the verdict; costs a stream some "
+                         "0.3 us a token; 0 is off"),
+    )),
     ("leniency", (
         ("strict", None, "the public service's own rules: unknown parameters are 400, and so on"),
         ("refuse-ignored", None, "400 for a field that would be accepted and not acted on"),
@@ -359,6 +388,7 @@ _SETTINGS_FLAGS = (
     )),
     ("connections", (
         ("heartbeat-s", "S", "SSE comment whenever a stream has nothing due for so long; 0 is off"),
+        ("heartbeat-form", "FORM", "comment, or event: 'keepalive', as some gateways send it"),
         ("commit-grace-s", "S", "with a blocking backend: send the status line after this"),
         ("drain-s", "S", "time for running answers after SIGINT or SIGTERM"),
         ("max-connections", "N", "more than these get 503; 0 is the system's limit"),

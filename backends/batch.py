@@ -27,20 +27,24 @@ class BatchRequest:
         return self.n * len(self.requests)
 
     @property
-    def held_tokens(self):
-        return sum(request.held_tokens for request in self.requests)
+    def raw(self):
+        return self.requests[0].raw
 
     @property
-    def draw(self):
-        return self.requests[0].draw
+    def wire_faults(self):
+        return [fault for request in self.requests for fault in request.wire_faults]
 
     @property
     def rule(self):
         return self.requests[0].rule
 
     @property
-    def wire_faults(self):
-        return [fault for request in self.requests for fault in request.wire_faults]
+    def held_tokens(self):
+        return sum(request.held_tokens for request in self.requests)
+
+    @property
+    def draw(self):
+        return self.requests[0].draw
 
     @property
     def overrides(self):
@@ -68,6 +72,7 @@ class BatchBackend(Backend):
         self._backend = backend
         self.blocking = backend.blocking
         self.engine = backend.engine
+        self.sets_faults = backend.sets_faults
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)

@@ -98,7 +98,7 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
 class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
-    blocking = False
+    blocking = sets_faults = False
     engine = None
 
     def __init__(self, error):
@@ -111,7 +111,7 @@ class FailingBackend:
 class SilentBackend:
     """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
 
-    blocking = False
+    blocking = sets_faults = False
     engine = None
 
     def __init__(self, backend):
@@ -208,7 +208,7 @@ class GenerationRequest:
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
     bool; cache_salt: str that parts prefix caches, or None; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
-    list of (event k, action), carried out by the player; ignored_fields: names that the request
+    what is to go wrong, as faults.read_faults() takes it, set by the backend; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
     or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
 
@@ -333,6 +333,7 @@ class Backend:
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
     wants_origin: whether its requests are to say where they come from (see GenerationRequest).
     rule_book: None, or a scripted backend's RuleBook.
+    sets_faults: whether generate() may put faults into request.wire_faults; before it returns, if so.
     """
 
     blocking = True
@@ -340,6 +341,7 @@ class Backend:
     engine = None
     wants_origin = False
     rule_book = None
+    sets_faults = False
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.

@@ -119,9 +119,10 @@ API_MODULES = {"chat_api", "responses_api", "extras_api", "responses_assembler",
 ROOMS = {
     "api_common": set(), "tokenizer": set(), "tokens": {"tokenizer", "tokens"},
     "backends": {"api_common", "backends", "tokenizer"},
-    "runs": {"api_common", "backends", "observe", "state", "transport"}, "state": {"api_common", "state"},
+    "faults": {"api_common"}, "fault_room": {"api_common", "faults", "responses_request", "transport"},
+    "runs": {"api_common", "backends", "faults", "observe", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
-    "settings": {"api_common"},
+    "settings": {"api_common", "faults"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
     "gateway_requests": {"api_common", "backends", "runs"},
@@ -134,7 +135,7 @@ ROOMS = {
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
-    "control_api": {"api_common"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
+    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
     "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
 }
 

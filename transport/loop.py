@@ -27,7 +27,7 @@ class Connection(Wire):
     """A client's connection, and where it stands."""
 
     __slots__ = ("parser", "play", "busy", "left", "lingering", "deadline_s", "address", "started",
-                 "keep", "unread")
+                 "keep", "unread", "cut")
 
     def __init__(self, sock, address, parser):
         Wire.__init__(self, sock)
@@ -41,7 +41,7 @@ class Connection(Wire):
         self.keep = True            # go on after the answer that is being written
         self.unread = b""           # bytes that peek() had to take, see transport/tls.py
         self.started = False        # of a request that is not complete, something has come
-
+        self.cut = False            # a fault ends it: without another word
 
     can_refuse = True           # before a TLS handshake nothing can be said
 
@@ -282,6 +282,12 @@ class Loop:
                 self.post(lambda: self._deliver_late(conn, handler))
             return durable
         self._workers.submit(job)
+
+    def idle_s(self):
+        """For each connection without a request, how long that has been so. Any thread."""
+        began_s = self._now() + self._settings.idle_timeout_s
+        return [began_s - conn.deadline_s for conn in list(self.connections)
+                if conn.play is None and not conn.busy and conn.lingering < 0 and not conn.started]
 
     def _refuse(self, conn, error):
         """Answer a request that could not be read, and end the connection."""
