@@ -20,6 +20,8 @@ try:
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.record import Recorder, RecordingBackend
+    from backends.replay import ReplayBackend
     from backends.simulated import SimulatedBackend
     from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
@@ -177,6 +179,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         except ApiError as error:
             self.send_api_error(error)
+            if error.after_s > 0.0:
+                self._answer_later(error.after_s)
         except RecursionError:
             self.send_api_error(ApiError(400, "The request is nested too deeply."))
         except Exception:
@@ -292,6 +296,16 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.play = self.job = None
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
+
+    def _answer_later(self, after_s):
+        """The answer is ready, but not due yet."""
+        self.play = Play(self._wire(), self.received_s, iter(((after_s, self.answer),)))
+        self.play.owner = self
+        self.answer = b""
+
+    def _wire(self):
+        """What an answer is written to."""
+        return self.connection
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -429,6 +443,9 @@ class SocketTurn(Handler):
             raise self.message.error
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
 
+    def _wire(self):
+        return SocketLane(self.app.player, self.socket.play)
+
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
@@ -452,7 +469,7 @@ class SocketTurn(Handler):
             steps = completion.pushed_steps(True, b"", self.settings.commit_grace_s, 0.0, b"", False)
         else:
             steps = completion.iter_stream(completion.planned(), False)
-        play = Play(SocketLane(player, self.socket.play), self.received_s, steps, on_gone=gone)
+        play = Play(self._wire(), self.received_s, steps, on_gone=gone)
         play.owner = self
         if completion.backend.blocking:
             play.push = steps
@@ -492,6 +509,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = ApproxTokenizer()
         self.backend = backend or make_backend(settings, self.tokenizer, self.log)
+        if settings.record:
+            self.backend = RecordingBackend(self.backend, Recorder(
+                settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
+                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.store = store or make_store(settings, self.clock.time, self.log)
@@ -782,6 +803,12 @@ def make_backend(settings, tokenizer, log):
         return SimulatedBackend.from_settings(settings, tokenizer)
     if settings.backend == "upstream":
         return UpstreamBackend.from_settings(settings, tokenizer, log)
+    if settings.backend == "replay":
+        fallback = SimulatedBackend.from_settings(settings, tokenizer) if settings.replay_fallback else None
+        replaying = ReplayBackend.from_settings(settings, fallback)
+        if settings.model == Settings.model and replaying.models:
+            settings.model = replaying.models
+        return replaying
     return load_backend(settings.backend, settings)
 
 
@@ -922,6 +949,8 @@ def main(argv=None):
                                    " (open files: %d)" % files))
     server.log("notice", "%s; try: curl %s/v1/models" % (server.backend.told() or "simulating TTFT %g ms, ITL %g ms, %d "
                "output tokens" % (settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
+    if settings.record:
+        server.log("notice", "every exchange is recorded in %s" % settings.record)
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
