@@ -799,6 +799,8 @@ def make_backend(settings, tokenizer, log):
     """The backend that --backend names. Raises ValueError for one that cannot be made."""
     if settings.upstream_url and settings.backend != "upstream":
         raise ValueError("--upstream-url needs --backend upstream")
+    if settings.replay and settings.backend != "replay":
+        raise ValueError("--replay needs --backend replay")
     if settings.backend == "simulated":
         return SimulatedBackend.from_settings(settings, tokenizer)
     if settings.backend == "upstream":

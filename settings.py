@@ -156,8 +156,8 @@ class Settings:
 
 
     def _check_replay(self):
-        if (self.backend == "replay") != (self.replay != ""):
-            raise ValueError("--backend replay needs --replay DIR, and --replay needs --backend replay")
+        if self.backend == "replay" and not self.replay:
+            raise ValueError("--backend replay needs --replay DIR")
         if self.record and self.replay and os.path.abspath(self.record) == os.path.abspath(self.replay):
             raise ValueError("--record and --replay must name two folders")
         if self.replay_match not in ("normalised", "exact"):

@@ -47,10 +47,12 @@ class Tape:
         return self._recorder.now() - self.start_s
 
     def add(self, deltas, due_s=None):
-        """Note deltas: they come now, or when they are due, whichever is later."""
+        """Note deltas: they come now, when they are due, or with those before them, whichever is last."""
         at_s = self.now_s()
         if due_s is not None and due_s > at_s:
             at_s = due_s
+        if self.entries and self.entries[-1][0] > at_s:
+            at_s = self.entries[-1][0]
         for delta in deltas:
             if delta.__class__ is Failure:
                 self.end("failed", delta.error)
@@ -83,21 +85,24 @@ class Tape:
         if cancel.is_set() or not cancel.is_over():
             self.how = "cut"
             self.end_s = self.now_s() if self._cut_s is None else self._cut_s
+        last_s = 0.0
         for due_s, delta in deltas:
-            due_s = self.end_s if due_s is None else due_s
+            due_s = last_s if due_s is None else max(due_s, last_s)     # as the player does
             if delta.__class__ is TextRun:
-                self.entries += [(due_s, TextDelta(piece, None, delta.choice))
-                                 for due_s, piece in zip(delta.dues, delta.pieces)]
+                for due_s, piece in zip(delta.dues, delta.pieces):
+                    last_s = max(due_s, last_s)
+                    self.entries.append((last_s, TextDelta(piece, None, delta.choice)))
             elif delta.__class__ is Failure:
                 if self.how == "complete":
                     self.how, self.error = "failed", delta.error
                 break
             else:
+                last_s = due_s
                 self.entries.append((due_s, delta))
         if self.how == "cut":
             self.entries = [entry for entry in self.entries if entry[0] <= self.end_s]
-        elif self.entries:
-            self.end_s = max(entry[0] for entry in self.entries)
+        else:
+            self.end_s = last_s
         self.plan = None
         return True
 
@@ -416,7 +421,7 @@ def _kept_error(error, literals):
 
 def redacted_entries(entries, literals):
     """[(at_s, delta)] without secrets, also such as are spread over several deltas of one text."""
-    entries = sorted(entries, key=_entry_time)
+    entries, emptied = list(entries), []
     runs = {}                           # what makes one text -> the places of its pieces
     for place, (at_s, delta) in enumerate(entries):
         kind = delta.__class__
@@ -438,8 +443,8 @@ def redacted_entries(entries, literals):
                 if getattr(delta, "logprobs", None) is not None:
                     changed["logprobs"] = None          # they would spell it
                 entries[place] = at_s, delta._replace(**changed)
+                if not clean and field == "text":
+                    emptied.append(place)
+    for place in sorted(emptied, reverse=True):
+        del entries[place]
     return entries
-
-
-def _entry_time(entry):
-    return entry[0]

@@ -8,7 +8,7 @@ import threading
 from array import array
 
 from api_common import ApiError, TakesLong, escape_json
-from backends.contract import Backend, Failure, RawAnswer, TextDelta, TextRun
+from backends.contract import Backend, Failure, TextDelta, TextRun
 from backends.fixture import FixtureFault, read_fixture
 from backends.neutral import (first_difference, kept_request, likeness, neutral_request, request_key, request_leaves,
                               steady_request)
