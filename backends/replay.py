@@ -135,7 +135,8 @@ class ReplayBackend(Backend):
     def takes(self, request, size_bytes):
         if request.breathe is None and size_bytes > LONG_MATCH_BYTES:
             raise TakesLong()
-        if self._find(self._kept(request)) is not None:
+        request.shelf = self._find(self._kept(request))
+        if request.shelf is not None:
             return True
         return request.endpoint == "forward" and self._from_gateway and self._fallback is None
 
@@ -145,8 +146,10 @@ class ReplayBackend(Backend):
         if request.endpoint != "forward" and request.breathe is None \
                 and (request.history.tokens or 0) > LONG_MATCH_TOKENS:
             raise TakesLong()
-        kept = self._kept(request)
-        shelf = self._find(kept)
+        shelf, kept = getattr(request, "shelf", None), None     # takes() has looked
+        if shelf is None:
+            kept = self._kept(request)
+            shelf = self._find(kept)
         if shelf is not None:
             with self._lock:
                 exchange = shelf.next()
