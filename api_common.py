@@ -390,6 +390,7 @@ SAMPLING_CHECKS = {
     "frequency_penalty": check_number(-2, 2),
     "min_tokens": check_integer(0),
     "ignore_eos": check_boolean,
+    "cache_salt": check_string(empty=False),
 }
 
 def check_streaming(body):
@@ -507,7 +508,7 @@ def ignored_headers(names, settings):
     return [("x-mockturtle-ignored", told)]
 
 
-SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
+SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos", "cache_salt")     # inference servers' fields, not the service's
 
 
 def content_hash(text, before=b""):
@@ -596,7 +597,7 @@ def parse_page_query(query, default_order):
     return limit, order, (query.get("after") or [None])[-1]
 
 
-def parse_query_integer(query, name, default, low):
+def parse_query_integer(query, name, default, low, high=None):
     """A query parameter as int, or the default. Raises ApiError 400."""
     text = (query.get(name) or [None])[-1]
     if text is None:
@@ -605,7 +606,7 @@ def parse_query_integer(query, name, default, low):
         raise ApiError(400, "Invalid type for '%s': expected an integer, but got '%s'." % (name, shown(text)),
                        code="invalid_type", param=name)
     value = int(text)
-    _check_range(value, low, None, name, "integer")
+    _check_range(value, low, high, name, "integer")
     return value
 
 
@@ -658,6 +659,8 @@ class Host:
         metrics    observe.metrics.Metrics
         models_json  bytes, the answer of GET /models
         runs       background.BackgroundRuns
+        timing_trace  None, or observe.trace.TimingTrace; timing_error  observe.trace.TimingError
+        playing()  how many answers are being played
         live_responses  set of the ids of responses that are being streamed in the foreground
         log_exception()  called inside an except block: the traceback goes to the log
     Of the one request that the handler object lives for:
@@ -677,7 +680,7 @@ class Host:
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
-    runs = live_responses = None
+    runs = live_responses = timing_trace = timing_error = None
     body_bytes = b""
     query = {}
     headers = {}
@@ -702,4 +705,7 @@ class Host:
         raise NotImplementedError
 
     def send_websocket(self):
+        raise NotImplementedError
+
+    def playing(self):
         raise NotImplementedError

@@ -12,9 +12,11 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
                         check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
-from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import (CHAT_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice, read_tools,
+                       tools_text)
 from backends.contract import (AnnotationDelta, Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, ToolChoice, ToolSpec, Usage)
+from backends.prompt import Prompt, call_content, content_pieces
 from gateway_requests import relayed_chat_request
 from runs import Assembler, Completion
 from stored_chats_api import stored_chat_node
@@ -79,7 +81,7 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "max_tokens",
-                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop", "logit_bias",
+                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "cache_salt", "stop", "logit_bias",
                         "service_tier", "reasoning_effort", "tools", "tool_choice",
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
                         "functions", "function_call", "store", "metadata", "web_search_options"))
@@ -209,7 +211,28 @@ def read_messages(messages, tokenizer, breathe=None):
         if breathe is not None:
             breathe()
     return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages, calls_made,
-                   role in ("tool", "function"))
+                   role in ("tool", "function"), None, _chat_prompt)
+
+
+def _chat_prompt(history):
+    """A chat's Prompt: tool definitions, then the messages, as they were counted."""
+    head = () if history.definitions is None else ((None, tools_text(history.definitions)),)
+    return Prompt([(message["role"], message["content"] if message.get("content").__class__ is str
+                    and "tool_calls" not in message and "function_call" not in message else _message_pieces(message))
+                   for message in history.messages()], head)
+
+
+def _message_pieces(message):
+    pieces = content_pieces(message.get("content"))
+    calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
+    if message.get("function_call").__class__ is dict:
+        calls.append(message["function_call"])
+    if not calls or message["role"] != "assistant":
+        return pieces
+    pieces = [pieces] if pieces.__class__ is str else pieces
+    for body in calls:
+        pieces += call_content(str(body.get("name")), str(body.get("arguments", body.get("input", ""))))
+    return pieces
 
 
 def parse_chat_request(body, tokenizer, breathe=None, strict=False):
@@ -295,7 +318,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
         given["banned"] = read_banned(body["logit_bias"], tokenizer)
     if least:
         given["min_tokens"] = least
-    for name in ("ignore_eos", "n", "reasoning_effort"):
+    for name in ("ignore_eos", "n", "reasoning_effort", "cache_salt"):
         if body.get(name):
             given[name] = body[name]
     if body.get("seed") is not None:
@@ -305,6 +328,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
     history = read_messages(messages, tokenizer, breathe)
     definitions = body.get("tools") or body.get("functions")
     if definitions:
+        history.definitions = definitions
         history.tokens += count_tool_tokens(definitions, tokenizer, breathe)
     if given.get("output_format") is not None and body["response_format"]["type"] == "json_object":
         check_json_word(given["output_format"], [content_text(message.get("content"))

@@ -11,6 +11,7 @@ from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError,
                         unframed_bytes)
 from backends.batch import BatchBackend, BatchRequest
 from backends.contract import Finish, GenerationRequest, History, TextDelta, TextRun, Usage
+from backends.prompt import Prompt
 from chat_api import (SYSTEM_FINGERPRINT, ChunkAssembler, chat_usage, check_logit_bias, check_stop,
                       read_banned, read_stop)
 from gateway_requests import relayed_completion_request
@@ -42,7 +43,8 @@ _COMPLETION_CHECKS = dict(SAMPLING_CHECKS, **{
     "user": check_string(),
 })
 _COMPLETION_USED = frozenset(("model", "prompt", "best_of", "echo", "logprobs", "max_tokens", "n", "stop",
-                              "suffix", "stream", "logit_bias", "stream_options", "seed", "min_tokens", "ignore_eos"))
+                              "suffix", "stream", "logit_bias", "stream_options", "seed", "min_tokens", "ignore_eos",
+                              "cache_salt"))
 
 
 def _read_prompts(prompt, tokenizer):
@@ -68,6 +70,11 @@ def _read_prompts(prompt, tokenizer):
 def _read_tokens(tokens, path, tokenizer):
     check_array(check_integer(0), low=1)(tokens, path)
     return tokenizer.decode(tokens), len(tokens)
+
+
+def _completion_prompt(history):
+    """Bare text, which the answer continues. Token ids are read as the text that they decode to."""
+    return Prompt(((None, history.last_user_text),), opens=False)
 
 
 def parse_completion_request(body, tokenizer, breathe=None, strict=False):
@@ -104,12 +111,12 @@ def parse_completion_request(body, tokenizer, breathe=None, strict=False):
     requests = []
     for text, tokens in prompts:
         history = History(tokens, content_hash("\0".join((text, suffix))), text,
-                          lambda text=text: [{"role": "user", "content": text}])
+                          lambda text=text: [{"role": "user", "content": text}], prompt=_completion_prompt)
         requests.append(GenerationRequest(
             body["model"], history, max_tokens=limit, min_tokens=least,
             ignore_eos=bool(forced.get("ignore_eos")), n=best_of, seed=body.get("seed"), stop=stop,
             logprobs=body.get("logprobs"), echo=text if body.get("echo") else None, ignored_fields=ignored,
-            raw=body, endpoint="completions", breathe=breathe,
+            raw=body, endpoint="completions", breathe=breathe, cache_salt=body.get("cache_salt"),
             banned=read_banned(body["logit_bias"], tokenizer) if body.get("logit_bias") else ()))
         if breathe is not None:
             breathe()

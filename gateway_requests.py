@@ -60,7 +60,8 @@ class ForwardedRequest:
 
     endpoint = "forward"
     ignored_fields = ()
-    breathe = authorization = None
+    breathe = authorization = seed = None
+    draw = b""
     n = 1
 
     def __init__(self, method, path, model, raw=None, from_root=False):

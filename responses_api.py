@@ -14,11 +14,12 @@ from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SE
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
                         parse_query_integer, shown, unescape_json)
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
-                       read_tools)
+                       read_tools, tools_text)
 from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_events
 from backends.contract import FailingBackend, GenerationRequest, History, SilentBackend
+from backends.prompt import Prompt
 from responses_assembler import CompactionAssembler, ResponseAssembler
-from responses_items import fit_items, items_to_messages, read_input
+from responses_items import fit_items, items_to_messages, prompt_parts, read_input
 from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
                                check_includes, conversation_locked)
 from responses_socket import read_socket_turn
@@ -27,6 +28,7 @@ from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 COMPACT_TOKENS = 200                # of a compaction's summary, at most
+_LONG_CONTEXT_TOKENS = 2000         # reading so much of a chain again takes 1 ms and more: not on the loop
 
 
 # ---- a turn -----------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class ResponsesApiMixin(Host):
     def responses_turn(self, body):
         """A response.create message of a WebSocket: like a POST, always streamed."""
         generates = read_socket_turn(body, self.settings.strict, RESPONSE_CHECKS)
-        self._responses_begin(body, self.backend if generates else SilentBackend())
+        self._responses_begin(body, self.backend if generates else SilentBackend(self.backend))
 
     def _responses_begin(self, body, backend):
         unknown = check_fields(body, RESPONSE_CHECKS)
@@ -260,6 +262,8 @@ class ResponsesApiMixin(Host):
             given["min_tokens"] = least
         if body.get("ignore_eos"):
             given["ignore_eos"] = True
+        if body.get("cache_salt"):
+            given["cache_salt"] = body["cache_salt"]
         if body.get("parallel_tool_calls") is False:
             given["parallel_tools"] = False
 
@@ -292,7 +296,8 @@ class ResponsesApiMixin(Host):
             return [{"role": "system", "content": instructions}] + found if instructions else found
         request = GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
-                                   read.after_output, items),
+                                   read.after_output, items,
+                                   partial(_response_prompt, turn, body, kept, breathe, may_wait)),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
         if self.backend.relays:
             request.authorization = self.passed_authorization()
@@ -509,6 +514,7 @@ class ResponsesApiMixin(Host):
         for name in unknown:
             del body[name]
         turn = _Turn()
+        turn.id = None
         turn.tail = self.ids.tail()
         turn.conversation, turn.parent = self._responses_context(body, None)
         return turn, self._responses_request(body, unknown, turn, bounded)
@@ -551,6 +557,28 @@ class ResponsesApiMixin(Host):
         request.endpoint = "compact"
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
+
+
+def _response_prompt(turn, body, kept, breathe, may_wait, history):
+    """A turn's Prompt: tools, instructions, then the context. kept: what truncation left of it, or None."""
+    head = []
+    if body.get("tools"):
+        head.append((None, tools_text(body["tools"])))
+    if body.get("instructions"):
+        head.append(("system", body["instructions"]))
+    if kept is not None:                # the next turn may be cut elsewhere
+        return Prompt(prompt_parts(kept), head)
+    parts = prompt_parts(turn.read.plain_items())
+    named = (turn.id, turn.tokens) if turn.id is not None else None
+    parent = turn.parent
+    if parent is None:
+        return Prompt(parts, head, turn=named)
+
+    def before():
+        if not may_wait and parent.total_tokens > _LONG_CONTEXT_TOKENS:
+            raise TakesLong()
+        return prompt_parts(iter_context(parent, own_output=True, breathe=breathe))
+    return Prompt(parts, head, (parent.id, parent.total_tokens), before, named)
 
 
 def _stop_run(runs, run):

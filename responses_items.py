@@ -9,6 +9,7 @@ from binascii import Error as Base64Error, a2b_base64, b2a_base64
 from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong, check_array, check_enum, check_given_string,
                         check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
+from backends.prompt import Opaque, call_content, content_pieces, media_key
 from state.contract import LONG_CHAIN_TURNS, iter_context
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
@@ -268,6 +269,21 @@ def _words_tokens(role, text, media, tokenizer, breathe):
     if role == "reasoning":
         return 0
     return MESSAGE_TOKENS + MEDIA_TOKENS * media + _text_tokens(text, tokenizer, breathe)
+
+
+def prompt_parts(items):
+    """Items as parts of a backends.prompt.Prompt, as given or as stored: their tokens are those that were counted."""
+    for item in items:
+        kind = _item_type(item)
+        if kind == "message":
+            yield item["role"], content_pieces(item["content"])
+        elif kind in _CALL_ITEMS:
+            yield "assistant", call_content(item["name"], item[_CALL_ITEMS[kind]])
+        elif kind != "reasoning":           # which is not read again
+            role, text, media = item_words(item, kind)
+            yield "tool" if role == "output" else role, text if not media else [
+                text, Opaque(media_key({key: value for key, value in item.items() if key not in ("id", "status")}),
+                             MEDIA_TOKENS * media)]
 
 
 def fit_items(newest_first, budget, tokenizer):

@@ -112,7 +112,7 @@ RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_id", "store", "stream",
-                            "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
+                            "stream_options", "max_output_tokens", "min_tokens", "ignore_eos", "cache_salt",
                             "metadata", "service_tier", "reasoning", "tools", "tool_choice",
                             "parallel_tool_calls", "max_tool_calls", "text", "include", "top_logprobs", "background",
                             "conversation", "truncation", "prompt", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",

@@ -8,8 +8,10 @@ from time import monotonic
 
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import Cancel, TextRun
+from backends.engine import Seat
 from transport.player import PUSH_LIMIT, PushedSteps, Splice, Step
 from transport.relay import RELAY_AHEAD_BYTES
+from transport.seated import SeatSteps
 
 
 LAST_DUE_S = 1e7                    # no answer takes longer; also what NaN and infinity are not below
@@ -88,6 +90,7 @@ class Completion:
 
     record = None
     fault = None                        # the message of the error that ended it
+    seat = None                         # in the backend's engine, where it has one
 
     def __init__(self, request, backend, assembler, metrics, on_error, keep=None,
                  keep_blocking=False, now=monotonic, settle=None):
@@ -165,6 +168,14 @@ class Completion:
     def note_first(self):
         if self.first_token_s is None:
             self.first_token_s = self._now()
+
+    def take_seat(self, play, player, streamed):
+        """Have the play of a planned answer pass through the backend's engine, where it has one."""
+        engine = self.backend.engine
+        if engine is not None:
+            self.seat = Seat(engine, play.start_s, self.request.ttft_s, self.request.seqs)
+            play.steps = play.push = SeatSteps(play.steps, self.seat, player.come_back, streamed, play.heartbeat_s,
+                                               play.heartbeat)
 
     def plain_step(self, deltas, render):
         """(due_s, Step) of a plain answer. render(status, body bytes or ApiError) -> bytes."""
@@ -244,6 +255,7 @@ class Completion:
             return head + self._failure_frames(error, True)
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
+        self.cancel.finish()
         self.settle()
         return render(error.status, error)
 
@@ -404,7 +416,8 @@ class _RelayedRun:
         self._completion.cancel.on_cancel(lambda: self._player.post(self.drop))
 
     def drop(self):
-        self._player.relay.drop(self._wire)
+        if self._wire is not None:      # else it is being connected again, and will see the cancel
+            self._player.relay.drop(self._wire)
 
     # ---- what the relay says ------------------------------------------------------------------
 

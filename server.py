@@ -20,17 +20,20 @@ try:
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.profiles import load_profile, profile_json, profile_line, profiles_text
     from backends.record import Recorder, RecordingBackend
     from backends.replay import ReplayBackend
     from backends.simulated import SimulatedBackend
     from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
+    from control_api import CONTROL_PREFIX, ControlApiMixin, check_control
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from observe.log import Log
     from observe.metrics import Metrics
+    from observe.trace import TimingError, TimingTrace, trace_ms
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
@@ -46,6 +49,7 @@ try:
     from transport.poller import POLL_READ, Waker, make_poller
     from transport.relay import Relay
     from transport.threaded import ConnectionThreads
+    from transport.traced import TracedSteps
     from transport.tls import TlsConnection, make_tls_context
     from transport.websocket import check_handshake, handshake_headers, ws_event_framer
     from transport.workers import Breather, Workers
@@ -78,6 +82,7 @@ ROUTES = (
     ("/models", {"GET": "models_list"}),
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
+    ("/_mockturtle/timing", {"GET": "control_timing"}),
 )
 OPEN_PATHS = frozenset(("/health",))        # answered without a key
 
@@ -124,7 +129,7 @@ class RouteTable:
 
 
 class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
-              EmbeddingsApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -201,6 +206,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
+        if self.path.startswith(CONTROL_PREFIX):
+            self._check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -257,6 +264,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
+        if self.path.startswith(CONTROL_PREFIX):
+            return False
         if not allowed:
             return not self.settings.guarded()
         return origin in allowed or "*" in allowed
@@ -270,6 +279,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
             raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
+
+    def _check_control(self):
+        keyless = not self.settings.api_key
+        check_control(self.headers.get("origin"), keyless and self.app.beyond_loopback)
+        if keyless:
+            self._check_host()
+
+    def playing(self):
+        return len(self.app.player.plays)
 
     def _elapsed_ms(self):
         return int((self.clock.monotonic() - self.received_s) * 1000)
@@ -329,13 +347,15 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         deltas = completion.planned()
         if streamed:
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
+            self.app.stage(self.play, completion, True)
             self.play.frame = self._stream_head(headers)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
-        if due_s <= 0.0 and (not step.blocking or self.breathe is not None):
+        if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
+            self.app.stage(self.play, completion, False)
 
     def send_events(self, log, at, completion=None, headers=()):
         self.completion = completion
@@ -394,10 +414,12 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
         player = self.app.player
 
         def render(status, body):
             return self._render(status, body, headers)
+        self.app.stage(play, completion, streamed)
         self.job = lambda: completion.run_pushed(play, player, render, streamed)
 
     def _render(self, status, body, headers=()):
@@ -474,6 +496,7 @@ class SocketTurn(Handler):
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
+        app.stage(play, completion, True)
         self.play = play
 
 
@@ -515,12 +538,15 @@ class MockTurtleServer(ThreadingHTTPServer):
                 settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
         self.store = store or make_store(settings, self.clock.time, self.log)
+        self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
+            "timing_trace": self.timing_trace, "timing_error": self.timing_error,
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)
@@ -549,7 +575,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
         self.runs = BackgroundRuns(self.player, self.workers, self.clock, settings.max_background,
-                                   self._background_ended)
+                                   self._background_ended, self.stage)
         self.handler_class.runs = self.turn_class.runs = self.runs
         self.handler_class.live_responses = self.turn_class.live_responses = set()
 
@@ -603,9 +629,36 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.metrics.add("exceptions")
         self._log.write("error", "unexpected error\n" + traceback.format_exc().rstrip())
 
+    def plays_directly(self, completion):
+        """Whether an answer that is due at once need not be a play."""
+        return completion.backend.engine is None and self.timing_trace is None
+
+    def stage(self, play, completion, streamed):
+        """What stands between a completion's play and the player: the backend's engine, a trace."""
+        if not completion.backend.blocking:
+            completion.take_seat(play, self.player, streamed)
+        if self.timing_trace is not None:
+            TracedSteps(play, self.clock, lambda traced: self._traced(traced, completion, play.start_s, streamed))
+
+    def _traced(self, traced, completion, start_s, streamed):
+        request, usage, seat = completion.request, completion.assembler.usage, completion.seat
+        self.timing_trace.add({
+            "arrived": round(self.clock.time() - self.clock.monotonic() + start_s, 6), "arrived_s": round(start_s, 6),
+            "endpoint": request.endpoint, "model": request.model, "streamed": streamed,
+            "server_seed": self.settings.seed, "seed": request.seed, "draw": request.draw.hex(),
+            "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
+            "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
+            "completion_tokens": usage and usage.completion_tokens,
+            "planned_ms": [trace_ms(due_s) for due_s in traced.due_s],
+            "sent_ms": [trace_ms(sent_s) for sent_s in traced.sent_s],
+            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"})
+
+    def _trace_failed(self, exc):
+        self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
+
     def request_ended(self, handler, whole):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
-        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        handler.play = handler.job = handler.undo = None    # they hold each other: a cycle would wait for the collector
         log = self._log
         if not log.wants_requests:
             return
@@ -641,6 +694,7 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def sweep_store(self):
         """Once a second."""
+        self.timing_error.roll()
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
@@ -730,6 +784,8 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._waker.close()
         self.backend.close()
         self.store.close()
+        if self.timing_trace is not None:
+            self.timing_trace.close()
         self._log.close()
 
     def wakeup_fd(self):
@@ -761,13 +817,16 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0 and the log is quiet unless given.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, and the
+    log is quiet.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning"}
+        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning"}
+        if not settings.get("profile") and not settings.get("calibrate"):
+            values.update(ttft_ms=0.0, itl_ms=0.0)
         values.update(settings)
         if backend.__class__ is str:
             values["backend"], backend = backend, None
@@ -931,6 +990,8 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.dump_profile or settings.profile == "list":
+        return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
@@ -949,8 +1010,11 @@ def main(argv=None):
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("notice", "%s; try: curl %s/v1/models" % (server.backend.told() or "simulating TTFT %g ms, ITL %g ms, %d "
-               "output tokens" % (settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
+    profile = getattr(server.backend, "profile", None)
+    server.log("notice", "%s; try: curl %s/v1/models" % (
+        server.backend.told() or "simulating " + (
+            profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
+                settings.ttft_ms, settings.itl_ms, settings.output_tokens)), server.urls()[0]))
     if settings.record:
         server.log("notice", "every exchange is recorded in %s" % settings.record)
     if not settings.api_key and server.beyond_loopback:
@@ -967,6 +1031,22 @@ def main(argv=None):
         server.log("warning", "the server could not keep its time: 1 %% of the frames were more than %.1f ms "
                   "late; a benchmark of this run measures the server" % late_ms)
     server.server_close()
+    return 0
+
+
+def _print_profile(settings):
+    """--profile list and --dump-profile: their exit code."""
+    try:
+        profile = None if settings.profile == "list" else load_profile(settings)
+        if profile is None and settings.profile != "list":
+            raise ValueError("--dump-profile needs --profile or --calibrate: what is to be printed")
+    except ValueError as exc:
+        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        return 2
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -51,12 +51,26 @@ class Settings:
     log_bodies = False              # request bodies in the log, at level debug
     allow_host = ()                 # names beside the loopback's under which it may be asked
     cors_origin = ()                # allowed origins; () echoes every origin, ("none",) is off
+    profile = ""                    # a built-in latency profile's name, or a file's, FILE.json
+    calibrate = ()                  # result files of load tools, from which a profile is made
     ttft_ms = 150.0                 # time to first token, mean
     ttft_std_ms = 0.0
+    ttft_dist = "normal"            # constant, normal, lognormal, gamma, uniform or empirical:FILE
     itl_ms = 10.0                   # inter-token latency, mean
     itl_std_ms = 0.0
+    itl_dist = "normal"
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    output_tokens_dist = "normal"
+    prefill_overhead_ms = 0.0       # on top of TTFT
+    prefill_ms_per_token = 0.0      # on top of TTFT, for each prompt token that no cache holds
+    cache_blocks = 0                # blocks of the prefix cache; 0 is off
+    cache_block_tokens = 16         # tokens of one
+    max_num_seqs = 0                # choices that run at once, the rest queue; 0: any number
+    max_waiting = -1                # requests that may queue, more get 429; -1: any number
+    load_factor = 1.0               # how much slower a full batch is than a single request
+    load_knee = 0.5                 # share of a full batch beyond which it gets slower faster
+    time_scale = 1.0                # all simulated times, heartbeats and the commit grace are multiplied with it
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
@@ -84,6 +98,7 @@ class Settings:
     websocket_idle_s = 900.0        # a WebSocket without a turn from which nothing comes, not even a pong
     websocket_ping_s = 30.0         # a ping after so long without a byte from the client; 0 is off
     inline_body_bytes = 20000       # a bigger body is read on a worker: it would stop the clock
+    timing_trace = ""               # a file of JSON lines, or "memory": planned and actual time of every frame
     lateness_warning_ms = 20.0      # p99 of the frames' lateness over this: a warning at the end
 
     def __init__(self, **values):
@@ -95,6 +110,9 @@ class Settings:
             setattr(self, name, value)
         self.started = FIXED_CREATED if self.fixed_ids else int(time.time())
         self._check()
+        if self.time_scale != 1.0:      # the same frames in the same order, only faster
+            self.heartbeat_s *= self.time_scale
+            self.commit_grace_s *= self.time_scale
 
     def guarded(self):
         """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
@@ -108,17 +126,23 @@ class Settings:
                     raise ValueError("--%s must be a number, not %r" % (name.replace("_", "-"), value))
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
-                     "websocket_ping_s", "upstream_retries", "replay_speed"):
+                     "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
+                     "cache_blocks", "upstream_retries", "replay_speed"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
-                     "websocket_max_s", "websocket_idle_s", "upstream_connect_timeout_s", "upstream_read_timeout_s"):
+                     "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "cache_block_tokens",
+                     "upstream_connect_timeout_s", "upstream_read_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
+        if not 0 < self.load_knee < 1:
+            raise ValueError("--load-knee must be between 0 and 1")
+        if not -1 <= self.max_waiting < float("inf"):
+            raise ValueError("--max-waiting must be 0 or more, or -1 for any number")
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
         if self.transport not in ("loop", "threads"):
@@ -133,6 +157,8 @@ class Settings:
             raise ValueError("--store must be memory or sqlite:PATH")
         if self.store_sync not in ("normal", "full"):
             raise ValueError("--store-sync must be normal or full")
+        if self.profile and self.calibrate:
+            raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
             raise ValueError("--model must name at least one model")
         self._check_upstream()
@@ -266,12 +292,29 @@ _SETTINGS_FLAGS = (
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("max-model-len", "N", "context length in tokens; what is longer is refused"),
         ("strict-models", None, "refuse the names of other models"),
+        ("profile", "NAME", "latency profile: a built-in one, or FILE.json; 'list' shows the built-in ones. Flags "
+                            "like --ttft-ms weigh more than what is in it"),
+        ("calibrate", "FILE", "make the profile from a result file of GuideLLM, AIPerf or vllm bench serve; "
+                              "repeatable, as for several concurrencies"),
         ("ttft-ms", "MS", "time to first token, mean"),
         ("ttft-std-ms", "MS", "its standard deviation"),
+        ("ttft-dist", "KIND", "constant, normal, lognormal, gamma, uniform, or empirical:FILE of measured ms"),
         ("itl-ms", "MS", "inter-token latency, mean"),
         ("itl-std-ms", "MS", "its standard deviation"),
+        ("itl-dist", "KIND", "as --ttft-dist"),
         ("output-tokens", "N", "tokens of an answer that no limit cuts, mean"),
         ("output-tokens-std", "N", "their standard deviation"),
+        ("output-tokens-dist", "KIND", "as --ttft-dist"),
+        ("prefill-overhead-ms", "MS", "added to TTFT, which is 0 then unless --ttft-ms says otherwise"),
+        ("prefill-ms-per-token", "MS", "added to TTFT for each prompt token that no cache holds, likewise"),
+        ("cache-blocks", "N", "size of the prefix cache in blocks; 0 is none"),
+        ("cache-block-tokens", "N", "tokens of a block"),
+        ("max-num-seqs", "N", "choices that run at once; the rest queue, first come first served; 0 is any number"),
+        ("max-waiting", "N", "requests that may queue; more get 429; -1 is any number"),
+        ("load-factor", "X", "prefill and ITL of a full batch (--max-num-seqs) over those of a single request"),
+        ("load-knee", "SHARE", "share of a full batch up to which it costs a fifth of that"),
+        ("time-scale", "X", "multiply all simulated times, heartbeats and the commit grace: 0.01 is a hundred "
+                            "times faster"),
         ("seed", "N", "seed of all draws"),
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),
@@ -340,6 +383,8 @@ _SETTINGS_FLAGS = (
         ("websocket-ping-s", "S", "ping a WebSocket's client that was silent for so long; 0 is off"),
         ("transport", "FORM", "loop: one thread for all that cannot block; threads: a thread per "
                               "connection"),
+        ("timing-trace", "FILE", "append planned and actual times of every token to a file, as JSON lines; 'memory' "
+                                 "for GET /_mockturtle/timing alone"),
         ("lateness-warning-ms", "MS", "warn at the end when 1 %% of all frames were later than this"),
     )),
 )
@@ -353,6 +398,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--dump-profile", action="store_true", default=None,
+                        help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
     for title, flags in _SETTINGS_FLAGS:
         group = parser.add_argument_group(title)
@@ -380,7 +427,7 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test = flags.pop("self_test", False)
+    self_test, dump_profile = flags.pop("self_test", False), flags.pop("dump_profile", False)
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
@@ -388,5 +435,5 @@ def parse_settings(argv, environ=None):
         settings = Settings(**values)
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test = self_test
+    settings.self_test, settings.dump_profile = self_test, dump_profile
     return settings

@@ -185,12 +185,27 @@ CHECKS = (chat_plain, chat_stream, responses_plain_and_chain, responses_stream, 
 UPSTREAMS = (("guidellm", start_guidellm, False), ("aimock", start_aimock, True), ("ourselves", start_ourselves, True))
 
 
+def run_shared_cases(options, report):
+    """The gateway cases of tests/data/cases, one check each; the runner starts the awkward upstream."""
+    url = "http://127.0.0.1:%d/v1" % free_port()
+    server = Server(options, "--backend", "upstream", "--upstream-url", url)
+    done = subprocess.run([options.python, "tests/data/cases/run_cases.py", server.url, "--gateway", url], timeout=120,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, universal_newlines=True)
+    for line in done.stdout.splitlines():
+        verdict, _, title = line.partition(" ")
+        if verdict in ("ok", "FAIL"):
+            report.tell("awkward: " + title, None if verdict == "ok" else "see there")
+    report.tell("awkward: all cases, and the gateway ends as it should", "; ".join(
+        server.stop() + ([] if done.returncode == 0 else ["status %d" % done.returncode])))
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("python", "server", "guidellm", "aimock"):
         parser.add_argument("--" + name, required=True)
     options = parser.parse_args()
     report = Report()
+    run_shared_cases(options, report)
     with tempfile.TemporaryDirectory() as folder:
         for name, start, tools in UPSTREAMS:
             try:

@@ -98,6 +98,7 @@ class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
     blocking = False
+    engine = None
 
     def __init__(self, error):
         self._error = error
@@ -107,12 +108,16 @@ class FailingBackend:
 
 
 class SilentBackend:
-    """Answers a request that asks for no output: a turn that only prepares the next."""
+    """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
 
     blocking = False
+    engine = None
+
+    def __init__(self, backend):
+        self._backend = backend
 
     def generate(self, request, cancel):
-        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
+        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0, 0, self._backend.prepare(request)))]
 
 
 # ---- what a request asks for ------------------------------------------------------------------
@@ -162,22 +167,32 @@ class History:
     elsewhere. tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
     ids. last_user_text: str. calls: int, tool calls in it so far. after_output: whether a tool's
     output is its last word. messages(): list of chat messages {"role","content",...}.
+    prompt(): all that is read, as a backends.prompt.Prompt, or None where the API does not tell.
+    definitions: a chat's tool definitions as the request has them, or None.
     """
 
-    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "items", "_messages")
+    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "items", "definitions", "_messages",
+                 "_prompt")
 
-    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False, items=None):
+    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False, items=None,
+                 prompt=None):
         self.tokens = tokens
         self.prefix_hash = prefix_hash
         self.last_user_text = last_user_text
         self.calls = calls
         self.after_output = after_output
         self.items = items
+        self.definitions = None
         self._messages = messages
+        self._prompt = prompt           # takes the History
 
     def messages(self):
         """Walks the chain and parses what is stored: only for who needs the words."""
         return self._messages()
+
+    def prompt(self):
+        """Walks as messages() does where the turns before are asked for."""
+        return None if self._prompt is None else self._prompt(self)
 
 
 _PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
@@ -189,14 +204,17 @@ class GenerationRequest:
     banned: texts of tokens that must not be said (logit_bias of -100). model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
     n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
-    bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
+    bool; cache_salt: str that parts prefix caches, or None; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
     list of (event k, action), carried out by the player; ignored_fields: names that the request
     says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
     or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
     """
 
-    max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
+    ttft_s = 0.0                        # of its plan, once the backend has made it
+    draw = b""                          # the digest that the plan was drawn with
+    prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
+    max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
     reasoning_effort = sampling = raw = breathe = authorization = None
@@ -211,6 +229,11 @@ class GenerationRequest:
         self.model = model
         self.history = history
         self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
+
+    @property
+    def seqs(self):
+        """Sequences that an engine runs for it."""
+        return self.n
 
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
@@ -278,6 +301,8 @@ class Cancel:
         """The generation is complete: nothing cancels it any more. False when it was cancelled."""
         with self._lock:
             self._over = not self._set
+            if self._over:
+                self._callbacks = None      # who called on_cancel() is held no longer
             return self._over
 
     def is_over(self):
@@ -296,12 +321,14 @@ class Backend:
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
     relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
     admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
-    and reopen(), which may wait and return an exchange, see backends.upstream.UpstreamExchange.
+    and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
     judges: chat and text completions, embeddings and the like are offered to it as they came, see takes().
+    engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
     """
 
     blocking = True
     relays = judges = False
+    engine = None
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.
@@ -328,6 +355,14 @@ class Backend:
         item: dict. includes: values of `include`. Here nothing is known: the item as it is.
         """
         return item
+
+    def prepare(self, request):
+        """Read a prompt that is not to be answered yet; how many of its tokens were cached. Waits for nothing."""
+        return 0
+
+    def cache_stats(self):
+        """A backends.prefix_cache.CacheStats, or None for a backend without a prefix cache. Waits for nothing."""
+        return None
 
     def secrets(self):
         """Texts that must never be logged: a tuple of str."""

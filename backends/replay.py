@@ -114,17 +114,23 @@ class ReplayBackend(Backend):
         """Raises ValueError that names the files which are no recordings, and what is wrong with them."""
         recordings = load_recordings(settings.replay)
         shared = {}
-        rate = 1.0 / settings.replay_speed if settings.replay_speed else 0.0
+        rate = settings.time_scale / settings.replay_speed if settings.replay_speed else 0.0
         exchanges = [KeptExchange(file, recording, rate, shared) for file, recording in recordings]
         from_gateway = any(recording.about.get("backend") == "upstream" for _, recording in recordings)
         return cls(exchanges, settings.replay, from_gateway, settings.replay_match == "exact", fallback,
-                   settings.commit_grace_s)
+                   settings.commit_grace_s / settings.time_scale)
 
     def told(self):
         return "replaying %d recordings of %s" % (len(self._exchanges), self._folder)
 
     def included(self, item, includes):
         return item if self._fallback is None else self._fallback.included(item, includes)
+
+    def prepare(self, request):
+        return 0 if self._fallback is None else self._fallback.prepare(request)
+
+    def cache_stats(self):
+        return None if self._fallback is None else self._fallback.cache_stats()
 
     def close(self):
         if self._fallback is not None:

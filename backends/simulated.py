@@ -13,10 +13,13 @@ from random import Random
 
 from api_common import ApiError, TakesLong
 from backends.builtin_tools import fill_includes, place_citations, plan_builtins
+from backends.clocks import Simulation
 from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
-from backends.latency import ClockModel
+from backends.latency import Distribution
+from backends.prefix_cache import PrefixCache
+from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -85,35 +88,52 @@ class DrawSource:
 class SimulatedBackend(Backend):
     """Speaks prose, values that fit a schema, and tool calls, at drawn times.
 
-    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. output_tokens,
-    output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
-    1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
+    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. lengths: of answers that no
+    limit cuts, in tokens: a Distribution, or a number. engine: an Engine, or None. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
     builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
+    cache: a PrefixCache, or None.
     """
 
     blocking = False
+    profile = None                  # the latency profile's dict that it was made from
 
-    def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
-                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0):
+    def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
+                 builtin_tool_rate=0.0, engine=None, cache=None):
         self._clock = clock
         self._tokenizer = tokenizer
-        self._output_tokens = output_tokens
-        self._output_tokens_std = output_tokens_std
+        self._lengths = lengths if lengths.__class__ is Distribution else Distribution("constant", lengths)
+        self._output_tokens = max(1, round(self._lengths.mean))
+        self.engine = engine
         self._auto_tool_rate = auto_tool_rate
         self._refusal_rate = refusal_rate
         self._builtin_tool_rate = builtin_tool_rate
+        self._cache = cache
         self._draws = DrawSource(seed)
         self._prose = Prose()
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
-        clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
-                           settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
-        return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
-                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate)
+        profile = load_profile(settings)
+        simulation = Simulation(settings, profile)
+        cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
+            if settings.cache_blocks else None
+        backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend.profile = profile
+        return backend
 
     def included(self, item, includes):
         return fill_includes(item, includes)
+
+    def prepare(self, request):
+        found = self._cache.look_up(request) if self._cache is not None else None
+        if found is None:
+            return 0
+        self._cache.keep(found, (), request.breathe)
+        return found.cached
+
+    def cache_stats(self):
+        return self._cache.stats() if self._cache is not None else None
 
     def generate(self, request, cancel):
         """A list of (due_s, delta): each choice's tokens and its Finish, then the Usage.
@@ -124,17 +144,31 @@ class SimulatedBackend(Backend):
         plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
-        digest = self._draws.digest(request, plain)
+        if self.engine is not None:
+            self.engine.check_room(request.n)
+        found = self._cache.look_up(request) if self._cache is not None else None
+        cached = found.cached if found is not None else 0
+        digest = request.draw = self._draws.digest(request, plain)
+        if self._clock.has_prefill:
+            request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
             run, reason = self._text_run(request, digest, 0)
             count = len(run.pieces)
             end = run.dues[count - 1]
-            return [(run.dues[0], run), (end, _FINISHES[reason]), (end, Usage(request.history.tokens, count))]
+            request.ttft_s = run.dues[0]
+            plan = [(run.dues[0], run), (end, _FINISHES[reason]),
+                    (end, Usage(request.history.tokens, count, 0, cached))]
+            if found is not None:
+                self._cache.keep(found, ((0, plan),), request.breathe)
+            return plan
         try:
-            return self._whole_plan(request, digest)
+            plan, answers = self._whole_plan(request, digest, cached)
         except TakesLong:
             self._draws.undo(request)
             raise
+        if found is not None:
+            self._cache.keep(found, answers, request.breathe)
+        return plan
 
     def _is_long(self, request):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
@@ -146,19 +180,23 @@ class SimulatedBackend(Backend):
             tokens = (tokens + (request.history.tokens if request.echo else 0)) * (8 + 4 * request.logprobs)
         return tokens * (4 * request.n - 3) > LONG_PLAN_TOKENS
 
-    def _whole_plan(self, request, digest):
+    def _whole_plan(self, request, digest, cached):
+        """(plan, for each choice (tokens of reasoning, its own plan))."""
         if request.n == 1:
             plan, tokens, reasoning = self._plan(request, digest, 0)
+            answers = [(reasoning, plan)]
         else:
-            plans, tokens, reasoning = [], 0, 0
+            plans, answers, tokens, reasoning = [], [], 0, 0
             for choice in range(request.n):
                 one, count, thought = self._plan(request, _sub_digest(digest, choice), choice)
                 tokens += count
                 reasoning += thought
+                answers.append((thought, one))
                 plans.append(_laid_out(one))
             plan = list(merge(*plans, key=_plan_due))
-        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning)))
-        return plan
+        request.ttft_s = plan[0][0]
+        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
+        return plan, answers
 
     def _plan(self, request, digest, choice):
         """(plan without Usage, all tokens, reasoning tokens) of one choice."""
@@ -185,7 +223,7 @@ class SimulatedBackend(Backend):
             body = body[:limit - reasoning]
             reason = "length"
         total = reasoning + len(body)
-        dues = self._clock.dues(max(1, total), digest)
+        dues = self._clock.dues(max(1, total), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         if request.echo:
             plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
@@ -211,7 +249,7 @@ class SimulatedBackend(Backend):
             body, reason = self._body(request, digest, choice, None, reasoning + written)
             if limit is not None and reasoning + written + len(body) > limit:
                 body, reason = body[:limit - reasoning - written], "length"
-        dues = self._clock.dues(at + 1 + len(body), digest)
+        dues = self._clock.dues(at + 1 + len(body), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         plan += [(dues[slot], delta) for slot, delta in steps]
         plan += zip(dues[at + 1:at + 1 + len(body)], body)
@@ -313,16 +351,15 @@ class SimulatedBackend(Backend):
     def _text_run(self, request, digest, choice):
         count, reason = self._length(request, digest, request.max_tokens)
         pieces, escapes = self._prose.pieces(digest, count, reason == "stop")
-        return TextRun(pieces, escapes, self._clock.dues(count, digest), choice), reason
+        return TextRun(pieces, escapes, self._clock.dues(count, digest, request.prefill_s), choice), reason
 
     def _length(self, request, digest, limit):
         """How many tokens of prose, and why it ends: "stop" by itself, "length" at the limit."""
         if limit is not None and request.ignore_eos:
             return limit, "length"
         count = self._output_tokens
-        if self._output_tokens_std:
-            draw = Random(int.from_bytes(digest, "little"))
-            count = round(draw.gauss(count, self._output_tokens_std))
+        if not self._lengths.constant:
+            count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
         count = max(1, count, request.min_tokens)
         if limit is not None and count > limit:
             return limit, "length"

@@ -9,7 +9,7 @@ from backends.contract import BuiltinName
 # Fields of a Responses request that chat servers know under the same name
 _SAME_FIELDS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "parallel_tool_calls", "user",
                 "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "min_tokens",
-                "ignore_eos", "seed", "stop", "logit_bias", "top_k", "min_p", "repetition_penalty", "top_a", "typical_p",
+                "ignore_eos", "cache_salt", "seed", "stop", "logit_bias", "top_k", "min_p", "repetition_penalty", "top_a", "typical_p",
                 "chat_template_kwargs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
                 "structured_outputs", "cache_prompt", "id_slot", "keep_alive", "num_ctx", "options", "provider", "lora",
                 "skip_special_tokens", "stop_token_ids", "include_stop_str_in_output", "priority", "mirostat",

@@ -71,7 +71,7 @@ def start_litellm(program, upstream_url, folder):
     with open(config, "w", encoding="utf-8") as file:
         file.write(_LITELLM_CONFIG % upstream_url)
     target = Target("litellm", [program, "--config", config, "--host", "127.0.0.1", "--telemetry", "False"], paced=False,
-                    health="/health/liveliness", env={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR",
+                    ready_s=120.0, health="/health/liveliness", env={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR",
                                                       "NO_PROXY": "127.0.0.1,localhost", "LITELLM_MODE": "PRODUCTION",
                                                       "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"})
     return target.start()

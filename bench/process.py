@@ -89,12 +89,14 @@ class Target:
     """What is measured: how to start it, or where it already runs.
 
     command: argv up to the flags, None for a server that runs already (`port`, perhaps its `pid`). paced: whether it
-    knows the flags of latency and length. health: the path that answers 200 when it is up. env: more environment.
+    knows the flags of latency and length. health: the path that answers 200 when it is up, within ready_s. env: more
+    environment.
     """
 
-    def __init__(self, label, command=None, port=None, pid=None, paced=True, health="/health", env=None):
+    def __init__(self, label, command=None, port=None, pid=None, paced=True, health="/health", env=None,
+                 ready_s=READY_WITHIN_S):
         self.label, self.command, self.port, self.pid = label, command, port, pid
-        self.paced, self.health, self.env = paced, health, env
+        self.paced, self.health, self.env, self.ready_s = paced, health, env, ready_s
 
     def start(self, ttft_ms=0.0, itl_ms=0.0, output_tokens=16, flags=()):
         """A running Server with this latency; one that runs already is taken as it is."""
@@ -124,7 +126,7 @@ class Server:
         self.pid = self.process.pid
         try:
             while not is_healthy(self.port, target.health):
-                if self.process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
+                if self.process.poll() is not None or time.perf_counter() - began > target.ready_s:
                     raise RuntimeError("%s: no 200 on /health: %s" % (target.label, self.tail()))
                 time.sleep(POLL_S)
         except BaseException:

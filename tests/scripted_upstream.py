@@ -54,8 +54,7 @@ class UpstreamRequest:
         self.chunk({}, reason)
         if usage is not None:
             self.chunk(choices=[], usage={"prompt_tokens": usage[0], "completion_tokens": usage[1]})
-        self.raw("data: [DONE]\n\n")
-        self.end()
+        self.send(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")      # in one: the gateway may hang up at its mark
 
     def end(self):
         self.send(b"0\r\n\r\n")

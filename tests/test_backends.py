@@ -8,7 +8,7 @@ from api_common import escape_json
 from backends.content import Prose
 from backends.contract import (Backend, Cancel, Failure, Finish, GenerationRequest, History, ItemEnd, ItemStart,
                                ItemUpdate, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage)
-from backends.latency import ClockModel
+from backends.latency import ClockModel, Distribution
 from backends.simulated import DrawSource, SimulatedBackend
 from settings import Settings
 from tests.data.golden import make_run
@@ -21,8 +21,14 @@ def make_request(text="Hello", model="m", **values):
     return GenerationRequest(model, History(3, text.encode(), text, list), **values)
 
 
-def make_backend(ttft_s=0.15, itl_s=0.01, ttft_std_s=0.0, itl_std_s=0.0, **values):
-    return SimulatedBackend(ClockModel(ttft_s, itl_s, ttft_std_s, itl_std_s), ApproxTokenizer(), **values)
+def make_backend(ttft_s=0.15, itl_s=0.01, ttft_std_s=0.0, itl_std_s=0.0, output_tokens=128, output_tokens_std=0.0,
+                 **values):
+    return SimulatedBackend(noisy_clock(ttft_s, itl_s, ttft_std_s, itl_std_s), ApproxTokenizer(),
+                            Distribution("normal", output_tokens, output_tokens_std), **values)
+
+
+def noisy_clock(ttft_s, itl_s, ttft_std_s, itl_std_s):
+    return ClockModel(Distribution("normal", ttft_s, ttft_std_s), Distribution("normal", itl_s, itl_std_s))
 
 
 def answer(backend, request):
@@ -108,13 +114,13 @@ class ClockTest(unittest.TestCase):
         self.assertEqual(list(first), kept)
 
     def test_noise_never_goes_back_in_time_or_before_zero(self):
-        dues = ClockModel(0.01, 0.001, 0.05, 0.01).dues(2000, b"x")
+        dues = noisy_clock(0.01, 0.001, 0.05, 0.01).dues(2000, b"x")
         self.assertEqual(len(dues), 2000)
         self.assertGreaterEqual(dues[0], 0.0)
         self.assertEqual(dues, sorted(dues))
 
     def test_noise_has_the_configured_mean_and_deviation(self):
-        clock = ClockModel(0.1, 0.02, 0.01, 0.002)
+        clock = noisy_clock(0.1, 0.02, 0.01, 0.002)
         firsts = [clock.dues(1, b"%d" % number)[0] for number in range(2000)]
         dues = clock.dues(4000, b"x")
         gaps = [after - before for before, after in zip(dues, dues[1:])]
@@ -123,7 +129,7 @@ class ClockTest(unittest.TestCase):
             self.assertLess(abs(statistics.stdev(values) - deviation), deviation / 8)
 
     def test_equal_digests_give_equal_noise(self):
-        clock = ClockModel(0.1, 0.02, 0.01, 0.002)
+        clock = noisy_clock(0.1, 0.02, 0.01, 0.002)
         self.assertEqual(clock.dues(50, b"a"), clock.dues(50, b"a"))
         self.assertNotEqual(clock.dues(50, b"a"), clock.dues(50, b"b"))
 

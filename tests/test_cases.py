@@ -67,11 +67,15 @@ class CasesTest(LiveServerTest):
 
 
 class GatewayCasesTest(unittest.TestCase):
+    """All but a case that waits for 5 s: .ci/clients_gateway.py has all of them."""
 
-    def test_all_gateway_cases_pass_on_both_forms(self):
-        with ThreadPoolExecutor() as pool:      # side by side: one of the cases waits for 5 s
+    def test_the_gateway_cases_pass_on_both_forms(self):
+        self.cases = [case["id"] for case in load_cases() if case.get("needs") == "upstream"
+                      and not any(step.get("wait", 0) > 1 for step in case["steps"])]
+        expected = set(self.cases)
+        self.assertGreater(len(expected), 30)
+        with ThreadPoolExecutor() as pool:
             runs = {form: pool.submit(self.run_form, form) for form in FORMS}
-        expected = {case["id"] for case in load_cases() if case.get("needs") == "upstream"}
         for form, run in runs.items():
             with self.subTest(form=form):
                 found = run.result()
@@ -83,7 +87,8 @@ class GatewayCasesTest(unittest.TestCase):
             free.bind(("127.0.0.1", 0))
             url = "http://127.0.0.1:%d/v1" % free.getsockname()[1]
         with MockTurtle(backend="upstream", upstream_url=(url,), heartbeat_s=0.2, **FORMS[form]) as gateway:
-            return run_cases(gateway.url, "--gateway", url)     # which starts the awkward upstream there
+            ids = [word for id in self.cases for word in ("--id", id)]
+            return run_cases(gateway.url, "--gateway", url, *ids)       # it starts the awkward upstream there
 
 
 class ListTest(unittest.TestCase):

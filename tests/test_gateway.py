@@ -1,8 +1,14 @@
 """The upstream backend live, in front of an upstream that the test drives byte by byte."""
+import json
 import os
+import socket
+import tempfile
 import threading
 import unittest
 
+from backends.upstream_pool import UpstreamTarget
+from server import MockTurtleServer
+from settings import Settings
 from tests.scripted_upstream import ScriptedUpstream
 from tests.support import CHAT, RESPONSE, LiveServerTest, ShiftedClock, chat_text, every_form, parse_events, wait_until
 from tests.websocket_client import WebSocketClient
@@ -115,6 +121,14 @@ class StreamTest(GatewayTestCase):
                          [("user", "Hello"), ("assistant", "Hello"), ("user", "Hello")])
         request.answer({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
         self.assertEqual(client.read_answer().status, 200)
+
+    def test_answers_that_are_waited_for_hold_no_thread(self):
+        self.start()
+        for _ in range(20):
+            self.asked(stream=True)
+        workers = self.server.workers
+        wait_until(lambda: len(self.server.player.relay.wires) == 20, "the relay to read all")
+        wait_until(lambda: workers._blocking_idle == workers._blocking_threads, "the workers to be free")
 
     def test_an_upstream_that_cannot_stream_is_not_asked_to(self):
         self.start(upstream_no_stream=True)
@@ -268,6 +282,28 @@ class FailureTest(GatewayTestCase):
         request.raw("data: {nonsense\n\n")
         self.assertEqual(client.read_answer().status, 502)
 
+    def test_a_compressed_answer_says_what_is_wrong(self):
+        client, request = self.asked()
+        request.start(headers=[("Content-Encoding", "gzip")])
+        request.raw(b"\x1f\x8b\x08")
+        self.assertIn("compressed", client.read_answer().error["message"])
+
+    def test_numbers_that_are_none_do_not_reach_the_client(self):
+        client, request = self.asked("/v1/chat/completions", CHAT, logprobs=True)
+        request.start()
+        request.chunk(choices=[{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop", "logprobs": {
+            "content": [{"token": "x", "logprob": float("-inf"), "bytes": None, "top_logprobs": []}]}}])
+        request.raw("  data:  [DONE]\n\ndata: [DONE]\n\n")
+        request.end()
+        self.assertIsNone(client.read_answer().json()["choices"][0]["logprobs"]["content"][0]["logprob"])
+
+    def test_a_client_that_leaves_between_two_attempts_ends_them(self):
+        client, request = self.asked()
+        request.hang_up()
+        client.close()
+        self.wait_for_count("disconnects", 1)
+        self.assertEqual(self.server.player.relay.wires, {})
+
     def test_an_end_before_the_answer_is_tried_again(self):
         client, request = self.asked()
         request.hang_up()
@@ -348,6 +384,26 @@ class FailureTest(GatewayTestCase):
         self.assertIn("ZeroDivisionError", "".join(self.take_errors()))
         server.backend.observer = None
         self.assertEqual(self.answered().status, 200)
+
+
+class SendingTest(GatewayTestCase):
+
+    def test_a_client_that_leaves_while_its_request_is_being_sent_is_heard(self):
+        deaf = socket.create_server(("127.0.0.1", 0))       # it accepts and never reads
+        self.addCleanup(deaf.close)
+        self.start(upstream_url=("http://127.0.0.1:%d" % deaf.getsockname()[1],))
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions",
+                            json={"model": "m", "messages": [{"role": "user", "content": "x" * (16 << 20)}]})
+        deaf.settimeout(10)
+        near, _ = deaf.accept()
+        with near:
+            near.settimeout(10)
+            self.assertTrue(near.recv(16, socket.MSG_PEEK))
+            client.close()
+            self.wait_for_count("disconnects", 1)
+            while near.recv(1 << 20):
+                self.assertTrue(self.server)
 
 
 class SecretsTest(GatewayTestCase):
@@ -432,6 +488,19 @@ class RoutingTest(GatewayTestCase):
         request.answer({"error": {"message": "bad input"}}, "400 Bad")
         self.assertEqual(client.read_answer().error["message"], "bad input")
 
+    def test_a_timing_trace_takes_what_is_relayed_and_forwarded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.jsonl")
+            self.start(timing_trace=path)
+            self.answered(stream=True)
+            client, request = self.asked("/v1/embeddings", {"model": "m", "input": "x"})
+            request.answer({"data": []})
+            self.assertEqual(client.read_answer().status, 200)
+            self._stop_server()
+            with open(path, encoding="utf-8") as file:
+                endpoints = [json.loads(line).get("endpoint") for line in file]
+        self.assertEqual([each for each in endpoints if each], ["responses", "forward"])
+
     def test_text_completions_are_forwarded_whole(self):
         client, request = self.asked("/v1/completions", {"model": "m", "prompt": ["a", "b"], "n": 2, "best_of": 3, "min_p": 0.1})
         self.assertEqual((request.path, request.body["prompt"], request.body["best_of"], request.body["min_p"]),
@@ -479,6 +548,35 @@ class RoutingTest(GatewayTestCase):
         answer = self.answered(text="<think>hm</think>yes", reasoning={"summary": "auto"}).json()
         self.assertEqual([item["type"] for item in answer["output"]], ["reasoning", "message"])
         self.assertEqual(answer["output"][0]["summary"][0]["text"], "hm")
+
+
+class SettingsTest(unittest.TestCase):
+    """What cannot work is said before a socket is bound, in one line."""
+
+    def test_bad_settings_are_refused(self):
+        good = "http://127.0.0.1:1/v1"
+        for values, told in (
+                ({}, "needs --upstream-url"), ({"upstream_url": "127.0.0.1:1"}, "expected http"),
+                ({"upstream_url": "ftp://h"}, "expected http"), ({"upstream_url": "http://u:secret@h"}, "seen by everybody"),
+                ({"upstream_url": "http://h:0x1/"}, "expected http"), ({"upstream_url": (good, good)}, "there is one already"),
+                ({"upstream_url": good, "upstream_api_key_env": "NO_SUCH_VARIABLE"}, "not set"),
+                ({"upstream_url": "m=" + good, "upstream_api_key_env": "PATH"}, "there is no --upstream-url"),
+                ({"upstream_url": good, "model_map": "a"}, "expected CLIENTS=UPSTREAMS"),
+                ({"upstream_url": good, "upstream_retries": 11}, "at most 10"),
+                ({"upstream_url": good, "upstream_think": "yes"}, "must be"),
+                ({"upstream_url": "https://h", "upstream_ca": "no/such.pem"}, "no/such.pem")):
+            with self.subTest(values=values), self.assertRaises(ValueError) as caught:
+                MockTurtleServer(Settings(backend="upstream", port=0, **values))
+            self.assertIn(told, str(caught.exception))
+            self.assertNotIn("secret", str(caught.exception))
+        with self.assertRaises(ValueError):
+            MockTurtleServer(Settings(port=0, upstream_url=good))
+
+    def test_a_url_without_a_path_means_v1(self):
+        for url, base, root in (("http://h:1", "/v1", ""), ("http://h/", "/v1", ""), ("http://h/api/v1/", "/api/v1", "/api"),
+                                ("http://h/openai", "/openai", "/openai")):
+            target = UpstreamTarget(url)
+            self.assertEqual((target.base, target.root), (base, root), url)
 
 
 class ProxyTest(GatewayTestCase):

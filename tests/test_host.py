@@ -78,7 +78,7 @@ class HostTest(unittest.TestCase):
     def test_public_names_of_a_mixin_begin_with_its_apis_noun(self):
         for cls in MIXINS:
             for name in own_names(cls):
-                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health)_")
+                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health|control)_")
 
     def test_every_route_leads_to_a_method(self):
         for path, methods in ROUTES:
@@ -132,8 +132,8 @@ ROOMS = {
                       "responses_items", "responses_request", "responses_socket"},
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
-    "responses_request": {"api_common"}, "responses_items": {"api_common", "state"},
-    "embeddings_api": {"api_common", "gateway_requests", "runs"},
+    "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
+    "control_api": {"api_common"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
     "extras_api": {"api_common", "gateway_requests", "runs"}, "self_test": set(),
 }
 

@@ -34,9 +34,11 @@ VALUES = {
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
+    "load_knee": ((0.25, 0.25), ("0.75", 0.75), ("0.4", 0.4)),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
+    "load_knee": ((0.25, 0.25), ("0.5", 0.5), ("0.75", 0.75)),
     "tls_key": (("a.pem", "a.pem"), ("b.pem", "b.pem"), ("c.pem", "c.pem")),
 }
 
@@ -110,7 +112,7 @@ class WeightTest(SourcesCase):
 
     def test_all_flags_but_the_commands_are_settings(self):
         flags = {action.dest for action in build_settings_parser()._actions}
-        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "version"})
+        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "dump_profile", "version"})
         self.assertEqual(set(setting_names()) - flags, {"inline_body_bytes"})
 
     def test_keys_may_have_dashes_or_underscores(self):

@@ -4,8 +4,8 @@ import unittest
 
 from backends.contract import (AnnotationDelta, Failure, Finish, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta,
                                Usage)
-from backends.upstream_deltas import (ChatChunkReader, FieldUnwrapper, TextChunkReader, TextJoiner, ThinkSplitter,
-                                      error_text, read_error, read_usage)
+from backends.upstream_deltas import ChatChunkReader, TextChunkReader, error_text, read_error, read_usage
+from backends.upstream_text import FieldUnwrapper, TextJoiner, ThinkSplitter
 
 
 def chunk(delta=None, finish=None, index=0, **more):
@@ -100,6 +100,12 @@ class TextTest(unittest.TestCase):
         self.assertFalse(reader.finished)
         self.assertEqual(reader.feed(chunk({"content": "b"}, "length", 1)), [TextDelta("b", None, 1), Finish("length", 1)])
         self.assertTrue(reader.finished)
+
+    def test_choices_that_nobody_asked_for_are_passed_over(self):
+        self.assertEqual(read_chat(chunk({"content": "a"}, None, 0), chunk({"content": "b"}, None, 1), chunk({}, "stop", 0)),
+                         [TextDelta("a"), Finish("stop")])
+        self.assertEqual(read_chat(chunk({"content": "a"}, "stop", 1)), [TextDelta("a"), Finish("stop")])
+        self.assertEqual(said(read_chat(chunk({"content": "a"}, "stop", -1), chunk({"content": "b"}, "stop", 7), choices=2)), "")
 
     def test_a_whole_answer_in_place_of_chunks(self):
         found = read_chat({"choices": [{"message": {"content": "hi", "tool_calls": [

@@ -65,12 +65,12 @@ class Play:
 
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
-                 "timed", "away", "owner", "send", "reader", "carried")
+                 "timed", "away", "owner", "send", "reader", "carried", "trace")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
         self.wire = wire
-        self.send = wire.send       # one look-up less per frame
+        self.send = wire.send       # one look-up less per frame; a trace puts its own here
         self.start_s = start_s
         self.steps = steps
         self.heartbeat_s = heartbeat_s
@@ -91,6 +91,7 @@ class Play:
         self.owner = None           # the handler whose answer it is
         self.reader = None
         self.carried = False
+        self.trace = None           # what is told when it is over, by close()
 
 
 class PushedSteps:
@@ -179,14 +180,17 @@ class PushedSteps:
 
 
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
-    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
+    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer, within a Splice as well."""
     due_s, frame = first
     while True:
-        while due_s - last_s > heartbeat_s:
-            last_s += heartbeat_s
-            yield last_s, heartbeat
-        yield due_s, frame
-        last_s = due_s
+        if frame.__class__ is Splice:           # played past this generator, its end would look like a pause
+            steps = chain(frame.steps, steps)
+        else:
+            while due_s - last_s > heartbeat_s:
+                last_s += heartbeat_s
+                yield last_s, heartbeat
+            yield due_s, frame
+            last_s = due_s
         try:
             due_s, frame = next(steps)
         except StopIteration:
@@ -234,6 +238,10 @@ class Player:
     def post(self, job):
         """Run job() on the player's thread. Any thread."""
         self._wake(job)
+
+    def come_back(self, play):
+        """follow() a play soon, but not within what is being done. Any thread."""
+        self._wake(lambda: self.follow(play))
 
     # ---- on the player's thread ---------------------------------------------------------------
 
@@ -325,7 +333,7 @@ class Player:
         rest, at = memoryview(play.rest), 0
         try:
             while at < len(rest):
-                at += play.wire.send(rest[at:])
+                at += play.send(rest[at:])
         except BlockingIOError:
             pass                        # full again: what is left waits
         except OSError:
@@ -519,7 +527,7 @@ class Player:
         if not data:
             return
         try:
-            sent = play.wire.send(data)
+            sent = play.send(data)
         except BlockingIOError:
             sent = 0
         if sent != len(data):
@@ -578,6 +586,9 @@ class Player:
         close = getattr(play.steps, "close", None)
         if close is not None:
             close()
+        trace, play.trace = play.trace, None
+        if trace is not None:
+            trace.close()
         on_end = play.on_end
         # A bucket may hold it until its next deadline; what it was about goes now.
         play.steps, play.frame, play.on_gone, play.on_end = (), None, None, None

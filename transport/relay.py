@@ -1,6 +1,6 @@
 """The relay: answers of other servers, read on the player's thread and passed on as they come.
 
-In: exchanges whose request was sent (backends/upstream.py), each with a listener. Out: deltas to the listeners.
+In: exchanges whose request was sent (backends/upstream_exchange.py), each with a listener. Out: deltas to the listeners.
 Everything here runs on the thread that owns the player, so hundreds of streams hold no thread, and one owner
 writes each client's socket.
 """
