@@ -277,8 +277,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
-                           "answered without a key. --allow-host adds one." % shown(name))
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, recordings or a way upstream, so only "
+                           "loopback names are answered without a key. --allow-host adds one." % shown(name))
 
     def _check_control(self):
         keyless = not self.settings.api_key

@@ -31,8 +31,8 @@ _SHOWN_BEFORE = 24                  # characters in front of the first that diff
 def neutral_request(request, messages=None):
     """What a request asks for. messages: its chat messages, where they were read before.
 
-    Returns {"model", "messages": [entry], "tools"?, ...}, with "prompt" in place of messages for text completions,
-    or {"call": "POST /embeddings", "model"?, "body"} for what is only passed on. An entry is {"role", "content"},
+    Returns {"model", "messages": [entry], "tools"?, ..., "fields"?: all else that it has, known here or not}, with
+    "prompt" in place of messages for text completions, or {"call": "POST /embeddings", "model"?, "body"} for what is only passed on. An entry is {"role", "content"},
     {"call": name, "call_id", "arguments"} or {"output", "call_id"}.
     """
     if request.endpoint == "forward":
@@ -61,9 +61,10 @@ def neutral_request(request, messages=None):
         if raw.get("prompt") is not None:       # a template
             told["prompt"] = raw["prompt"]
     _tell_limits(raw, told, request.endpoint)
-    for name in sorted(raw):
-        if raw[name] is not None and name not in _NOT_NEUTRAL and name not in _RETOLD:
-            told[name] = raw[name]
+    fields = {name: raw[name] for name in sorted(raw)
+              if raw[name] is not None and name not in _NOT_NEUTRAL and name not in _RETOLD}
+    if fields:
+        told["fields"] = fields
     return told
 
 

@@ -13,8 +13,8 @@ from backends.fixture import FixtureFault, read_fixture
 from backends.neutral import (first_difference, kept_request, likeness, neutral_request, request_key, request_leaves,
                               steady_request)
 
-LONG_MATCH_TOKENS = 500             # of a context: taking more apart takes the loop's thread 1 ms and longer
-LONG_MATCH_BYTES = 2000             # the same for a body
+LONG_MATCH_TOKENS = 1000            # of a context: taking more apart takes the loop's thread 1 ms and longer
+LONG_MATCH_BYTES = 5000             # the same for a body
 FEW_RECORDINGS = 16                 # so many are looked through for the nearest at once
 SHOWN_FAULTS = 3                    # of files that are no recordings: so many are named
 

@@ -45,6 +45,9 @@ _ID_PREFIXES = ("resp", "msg", "rs", "fc", "fco", "ctc", "ctco", "call", "toolu"
                 "task", "job")
 _PREFIXED_ID = re.compile(r"_(?:%s)(?:(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}|[A-Za-z0-9]{16,})\b"
                           % "|".join(r"(?<=\b%s_)" % prefix for prefix in _ID_PREFIXES))
+# Codex says "Chunk ID: 0a50f9" and "session ID 60120" of each command that it has run
+_ID_LABELS = ("chunk", "session", "process", "request", "trace", "span", "run", "correlation", "invocation", "container")
+_LABELLED_ID = re.compile(r"[iI][dD]([\"']?(?:\s*[:=]\s*|\s+)[\"']?)((?=[A-Za-z-]*\d)[0-9a-zA-Z][0-9a-zA-Z-]{3,}|[a-f]{6,})\b")
 _COMPLETION_ID = re.compile(r"(?:chatcmpl|cmpl|modr)-(?:tool-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}\b")
 
 DATE_MARK, PATH_MARK, ADDRESS_MARK, DURATION_MARK = "<date>", "<tmp>", "<address>", "<duration>"
@@ -60,6 +63,13 @@ class VolatileNames:
     def name(self, id):
         """What an id is called, with or without what it begins with: "call_1a2b..." and "1a2b..." are the same."""
         return self._names.setdefault(id.rpartition("_")[2], "<id %d>" % (len(self._names) + 1))
+
+    def name_labelled(self, match):
+        """An id behind a word like "session ID"; as it is behind others."""
+        before = match.string[max(0, match.start() - 14):match.start()].rstrip(" _-").lower()
+        if not before.endswith(_ID_LABELS):
+            return match.group()
+        return match.group()[:2] + match.group(1) + self.name(match.group(2))
 
     def name_match(self, match):
         id = match.group()
@@ -94,6 +104,12 @@ def _steady_slice(text, names, breathe):
         text = _TEMPORARY_PATH.sub(PATH_MARK, text)
     if _DIGIT.search(text) is None:
         return text
+    return "\n".join([_steady_line(line, names) if _DIGIT.search(line) is not None else line
+                      for line in text.split("\n")])
+
+
+def _steady_line(text, names):
+    """A line with a digit in it."""
     if "localhost:" in text or "127.0.0.1:" in text or "[::1]:" in text:
         text = _LOCAL_PORT.sub(r"\1<port>", text)
     text = _HEX_ID.sub(names.name_match, text)
@@ -101,20 +117,16 @@ def _steady_slice(text, names, breathe):
         text = _PREFIXED_ID.sub(names.name_match, text)
     if "cmpl-" in text or "modr-" in text:
         text = _COMPLETION_ID.sub(names.name_match, text)
+    if "id" in text or "ID" in text or "Id" in text:
+        text = _LABELLED_ID.sub(names.name_labelled, text)
     if "0x" in text:
         text = _ADDRESS.sub(ADDRESS_MARK, text)
     text = _NUMBERS_DATE.sub(DATE_MARK, _DURATION.sub(DURATION_MARK, text))
     if _YEAR.search(text) is not None:
-        text = "\n".join(map(_steady_line, text.split("\n")))
-    return _DATES_TOGETHER.sub(DATE_MARK, text) if DATE_MARK in text else text
-
-
-def _steady_line(line):
-    if _YEAR.search(line) is not None:
-        lower = line.lower()
+        lower = text.lower()
         if any(month in lower for month in _MONTH_MARKS):
-            return _WORDS_DATE.sub(DATE_MARK, line)
-    return line
+            text = _WORDS_DATE.sub(DATE_MARK, text)
+    return _DATES_TOGETHER.sub(DATE_MARK, text) if DATE_MARK in text else text
 
 
 def steady_value(value, names, breathe=None):

@@ -16,7 +16,7 @@ from backends.replay import ReplayBackend, load_recordings
 from server import MockTurtle, MockTurtleServer
 from settings import Settings
 from tests import ONE_FILE, ROOT
-from tests.support import (CHAT, RESPONSE, DeltaBackend, GatedBackend, LiveServerTest, RawClient, ShiftedClock,
+from tests.support import (CHAT, RESPONSE, TIMEOUT_S, DeltaBackend, GatedBackend, LiveServerTest, RawClient, ShiftedClock,
                            chat_text, every_form, parse_events, wait_until)
 from tests.test_gateway import GatewayTestCase
 from tests.websocket_client import WebSocketClient
@@ -275,7 +275,13 @@ class RecordAnyBackendTest(FolderMixin, LiveServerTest):
         generation.say("half")
         generation.give(Failure(ApiError(503, "down", type="server_error")))
         client.read_answer()
-        records = {record.how: record for record in self.records(2)}
+        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True))
+        generation = backend.next()
+        generation.say("left")
+        client.read_head()
+        client.close()
+        records = {record.how: record for record in self.records(3)}
+        self.assertEqual([delta for _, delta in records["cut"].entries], [TextDelta("left")])
         self.assertEqual(records["complete"].entries[0], (0.3, TextDelta("x")))
         self.assertEqual((records["failed"].error.status, records["failed"].entries[0][1]), (503, TextDelta("half")))
         self.assertEqual(records["failed"].about["backend"], "simulated")
@@ -300,6 +306,18 @@ class RecordAnyBackendTest(FolderMixin, LiveServerTest):
         os.rename(self.folder + "-gone", self.folder)
         self.request("POST", "/v1/chat/completions", CHAT)
         self.assertEqual(len(self.records()), 1)
+
+    def test_a_disk_that_hangs_delays_no_answer(self):
+        self.start_server()
+        recorder, gate = self.server.backend._recorder, threading.Event()
+        self.addCleanup(gate.set)
+        write = recorder._write
+        recorder._write = lambda tape: gate.wait(3 * TIMEOUT_S) and write(tape)
+        for stream in (False, True):
+            self.assertEqual(self.request("POST", "/v1/chat/completions", dict(CHAT, stream=stream)).status, 200)
+        self.assertEqual(self.files(), [])
+        gate.set()
+        self.records(2)
 
     def test_a_stopping_server_writes_what_is_left(self):
         server = self.start_server(DeltaBackend(SPEECH, blocking=True))
@@ -372,7 +390,7 @@ class ReplayTest(FolderMixin, LiveServerTest):
         answer = self.request("POST", "/v1/chat/completions", self.chat("Tell me of river number 7, please", temperature=0.7,
                                                                         stream=True))
         self.assertEqual((answer.status, answer.error["type"], answer.error["code"]), (404, "replay_error", "recording_not_found"))
-        self.assertIn("a7-1.json: at 'temperature' it has 0.5 where the request has 0.7", answer.error["message"])
+        self.assertIn("a7-1.json: at 'fields.temperature' it has 0.5 where the request has 0.7", answer.error["message"])
         self.assertEqual(self.count("errors_4xx"), 1)
 
     def test_what_has_no_recording_can_be_simulated(self):
@@ -461,6 +479,10 @@ class ReplayPlanTest(FolderMixin, unittest.TestCase):
             self.assertEqual(self.pieces(self.plan(replay_speed=speed)), [
                 (0.1 * rate, "One"), (0.2 * rate, " two"), (0.3 * rate, " three"), (0.3 * rate, Finish), (0.3 * rate, Usage)])
 
+    def test_a_time_scale_counts_as_well(self):
+        self.write("a-1.json", self.REQUEST)
+        self.assertEqual(self.pieces(self.plan(time_scale=0.5, replay_speed=5))[1], (0.2 * 0.1, " two"))
+
     def test_choices_that_interleave_and_log_probabilities_stay_apart(self):
         entries = [(0.1, TextDelta("a")), (0.1, TextDelta("b", None, 1)), (0.2, TextDelta("c", [{"token": "c"}])),
                    (0.3, TextDelta("d", None, 1)), (0.3, TextDelta("e", None, 1)), (0.4, Finish("stop", 1))]
@@ -499,6 +521,53 @@ class ReplayPlanTest(FolderMixin, unittest.TestCase):
             with self.subTest(values=values):
                 with self.assertRaisesRegex(ValueError, words):
                     MockTurtleServer(Settings(port=0, **values))
+
+
+class ParityTest(FolderMixin, LiveServerTest):
+    """Whatever the simulated backend says is said again, plain and streamed."""
+
+    CHAT_TOOL = {"type": "function", "function": dict(name="f", parameters=TOOL["parameters"])}
+    REQUESTS = (
+        ("/v1/chat/completions", {"n": 3}), ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 2, "n": 2}),
+        ("/v1/chat/completions", {"tools": [CHAT_TOOL], "tool_choice": "required"}),
+        ("/v1/chat/completions", {"functions": [CHAT_TOOL["function"]], "function_call": {"name": "f"}}),
+        ("/v1/chat/completions", {"reasoning_effort": "minimal", "max_tokens": 40}), ("/v1/chat/completions", {"call": "x"}),
+        ("/v1/responses", {"reasoning": {"effort": "minimal", "summary": "auto"}}),
+        ("/v1/responses", {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}),
+        ("/v1/responses", {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}], "tool_choice": "required"}),
+        ("/v1/responses", {"tools": [{"type": "custom", "name": "c"}], "tool_choice": "required"}),
+        ("/v1/responses/compact", {}),
+        ("/v1/completions", {"prompt": ["A b", "C d"], "echo": True, "logprobs": 2, "max_tokens": 4}),
+        ("/v1/completions", {"prompt": [1, 2, 3], "n": 2, "max_tokens": 4}))
+    OWN = ("id", "created", "created_at", "completed_at", "item_id", "call_id", "container_id", "encrypted_content")
+
+    def setUp(self):
+        LiveServerTest.setUp(self)
+        self.folder = self.new_folder()
+
+    def neutral(self, value):
+        if isinstance(value, list):
+            return [self.neutral(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: self.neutral(each) for key, each in value.items() if key not in self.OWN}
+
+    def said(self, client):
+        said = []
+        for path, more in self.REQUESTS:
+            body = dict(CHAT if "chat" in path else RESPONSE if "responses" in path else {"model": "m"}, **more)
+            for stream in (False, True) if path != "/v1/responses/compact" else (False,):
+                answer = client.request("POST", path, dict(body, stream=True) if stream else body)
+                self.assertEqual(answer.status, 200, answer.body)
+                said.append(self.neutral([event.data for event in answer.events()] if stream else answer.json()))
+        return said
+
+    def test_what_was_said_is_said_again(self):
+        self.settings = {"record": self.folder}
+        recorded = self.said(self.connect())
+        self.records(2 * len(self.REQUESTS) + 1)
+        for before, after in zip(recorded, self.said(self.replaying())):
+            self.assertEqual(after, before)
 
 
 @every_form
