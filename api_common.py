@@ -673,6 +673,7 @@ class Host:
         chunked     whether a streamed answer is framed in chunks
         undo        None, or set to what is called when the store could not keep what the request wrote
         socket_frame  None, or the framer of a turn's events on a WebSocket
+        passed_authorization()  the Authorization header, where --upstream-forward-key says that it is passed on, or None
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
@@ -696,6 +697,9 @@ class Host:
     socket_frame = None
 
     def log_exception(self):
+        raise NotImplementedError
+
+    def passed_authorization(self):
         raise NotImplementedError
 
     def send_json(self, status, value, headers=()):

@@ -17,6 +17,7 @@ from api_tools import (CHAT_TOOL_TYPES, check_json_word, count_tool_tokens, read
 from backends.contract import (AnnotationDelta, Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, ToolChoice, ToolSpec, Usage)
 from backends.prompt import Prompt, call_content, content_pieces
+from gateway_requests import relayed_chat_request
 from runs import Assembler, Completion
 from stored_chats_api import stored_chat_node
 
@@ -429,6 +430,12 @@ class ChunkAssembler(Assembler):
             prefix, (suffix + prefix).join(run.escapes), suffix)))
 
 
+def renamed(common, key, value):
+    """Ready JSON text `"key":value,...` with another value, which has no comma, for one of its first keys."""
+    start = common.index(b'"%s":' % key) + len(key) + 3
+    return common[:start] + value + common[common.index(b",", start):]
+
+
 class ChatAssembler(ChunkAssembler):
     """Deltas to chat.completion.chunk frames and the chat.completion object.
 
@@ -453,6 +460,12 @@ class ChatAssembler(ChunkAssembler):
             SYSTEM_FINGERPRINT)
         self._prefix = None         # of every chunk, made with the first
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+
+    def rename(self, id=None, message_id=None, created=None):
+        if id is not None and not self.keeps_id:
+            self._common = renamed(self._common, b"id", dump_string(id))
+        if created is not None:
+            self._common = renamed(self._common, b"created", b"%d" % created)
 
     def start(self):
         """Nothing: the role goes with the first delta, whose kind it depends on."""
@@ -655,10 +668,15 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
-        check_model_name(request.model, self.settings)
-        request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
-                                           "messages")
+        if self.backend.relays:
+            request = relayed_chat_request(body)
+            check_model_name(request.model, self.settings)
+            request.authorization = self.passed_authorization()
+        else:
+            request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
+            check_model_name(request.model, self.settings)
+            request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
+                                               "messages")
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"
@@ -666,9 +684,14 @@ class ChatApiMixin(Host):
         assembler = ChatAssembler(
             tail, self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
-            "default" if tier == "auto" else tier,
+            "default" if tier == "auto" or tier.__class__ is not str else tier,
             legacy_calls=body.get("functions") is not None and body.get("tools") is None)
-        keep = self._chat_keeper("chatcmpl-" + tail, assembler, body) if body.get("store") else None
+        keep = None
+        if body.get("store"):
+            keep = self._chat_keeper("chatcmpl-" + tail, assembler, body)
+            assembler.keeps_id = True
+        if self.backend.wants_origin:
+            request.headers = self.headers
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,
                                         keep=keep, keep_blocking=keep is not None and self.store.blocking), streamed)
 

@@ -13,7 +13,8 @@ from backends.batch import BatchBackend, BatchRequest
 from backends.contract import Finish, GenerationRequest, History, TextDelta, TextRun, Usage
 from backends.prompt import Prompt
 from chat_api import (SYSTEM_FINGERPRINT, ChunkAssembler, chat_usage, check_logit_bias, check_stop,
-                      read_banned, read_stop)
+                      read_banned, read_stop, renamed)
+from gateway_requests import relayed_completion_request
 from runs import Completion
 
 COMPLETION_TOKENS = 16              # max_tokens when the request does not say (S)
@@ -156,6 +157,13 @@ class TextCompletionAssembler(ChunkAssembler):
         self._prefix = b'data: {%s,"choices":[' % self._common
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
 
+    def rename(self, id=None, message_id=None, created=None):
+        if id is not None:
+            self._common = renamed(self._common, b"id", dump_string(id))
+        if created is not None:
+            self._common = renamed(self._common, b"created", b"%d" % created)
+        self._prefix = b'data: {%s,"choices":[' % self._common
+
     def start(self):
         return b""
 
@@ -261,17 +269,32 @@ class CompletionsApiMixin(Host):
 
     def completions_create(self):
         body = parse_body(self.body_bytes, self.breathe)
+        if self.backend.relays:
+            self._completions_relayed(body)
+            return
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
         for request in batch.requests:
+            if self.backend.wants_origin:
+                request.headers = self.headers
             limit = check_context(request.history.tokens, body.get("max_tokens"), self.settings.max_model_len, "prompt")
             request.max_tokens = min(request.max_tokens, limit) if limit is not None else request.max_tokens
-        streamed = bool(body.get("stream"))
-        options = body.get("stream_options") or {}
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)
                    for request in batch.requests]
+        self._completions_send(body, batch, BatchBackend(self.backend), offsets, batch.n)
+
+    def _completions_relayed(self, body):
+        """All prompts in one request to the upstream, which also picks the best of `best_of`."""
+        request, prompts = relayed_completion_request(body)
+        check_model_name(request.model, self.settings)
+        request.authorization = self.passed_authorization()
+        offsets = [0 if body.get("echo") else len(prompt) for prompt in prompts]
+        self._completions_send(body, request, self.backend, offsets, body.get("n") or 1)
+
+    def _completions_send(self, body, request, backend, offsets, per_prompt):
+        streamed = bool(body.get("stream"))
+        options = body.get("stream_options") or {}
         assembler = TextCompletionAssembler(
-            self.ids.tail(), self.ids.created(), body["model"], offsets, batch.n, body.get("n") or 1,
+            self.ids.tail(), self.ids.created(), body["model"], offsets, per_prompt, body.get("n") or 1,
             bool(options.get("include_usage")), streamed and self.chunked, body.get("logprobs") is not None)
-        self.send_completion(Completion(batch, BatchBackend(self.backend), assembler, self.metrics,
-                                        self.log_exception), streamed)
+        self.send_completion(Completion(request, backend, assembler, self.metrics, self.log_exception), streamed)

@@ -61,7 +61,7 @@ class _Turn:
         """Store an object of this turn, as the assembler has said it. moves: it is its conversation's last."""
         read, usage, words = self.read, assembler.usage, assembler.words()
         if usage is not None:
-            said = usage.completion_tokens - usage.reasoning_tokens
+            said = max(0, usage.completion_tokens - usage.reasoning_tokens)    # a script may say anything
         else:                           # it failed, or was cancelled
             said = self.tokenizer.count(unescape_json(b"".join(words))) if words else 0
         digest = blake2b(b"\0".join([read.prefix_hash] + words), digest_size=16)
@@ -178,6 +178,7 @@ class ResponsesApiMixin(Host):
         turn.assembler = ResponseAssembler(*opening)
         # a WebSocket remembers for itself what is not stored
         keeps = turn.stored or turn.conversation is not None or self.socket_frame is not None
+        turn.assembler.keeps_id = keeps
         completion = Completion(
             request, backend if failure is None else FailingBackend(failure), turn.assembler, self.metrics,
             self.log_exception, keep=turn.keep if keeps else None,
@@ -280,6 +281,12 @@ class ResponsesApiMixin(Host):
             limit = room                    # an answer ends where the context does
 
         may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
+        careful = self.backend.wants_origin
+        if careful:
+            given["headers"] = self.headers
+            given["over_socket"] = self.socket_frame is not None
+            if turn.conversation is None and parent is not None:
+                given["root"] = partial(_chain_root, parent, may_wait)
 
         def walked():
             if kept is not None:
@@ -293,13 +300,17 @@ class ResponsesApiMixin(Host):
             return walked()
 
         def messages():
-            found = items_to_messages(walked())
+            # who wants_origin reads the words before it answers: of a long chain not on the loop
+            found = items_to_messages(items() if careful else walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
-        return GenerationRequest(
+        request = GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
                                    read.after_output, items,
                                    partial(_response_prompt, turn, body, kept, breathe, may_wait)),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
+        if self.backend.relays:
+            request.authorization = self.passed_authorization()
+        return request
 
     def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens, bounded):
         """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
@@ -550,9 +561,22 @@ class ResponsesApiMixin(Host):
                    foreign_ids=turn.read.foreign_ids)
         kept = [item for item in iter_context(now, breathe=self.breathe)
                 if item["type"] == "message" and item["role"] == "user"]
+        request.endpoint = "compact"
         request.max_tokens = COMPACT_TOKENS if request.max_tokens is None else min(request.max_tokens, COMPACT_TOKENS)
+        request.endpoint = "compact"
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
+
+
+def _chain_root(node, may_wait):
+    """The id of the first response of a node's chain, or None when that has none."""
+    if not may_wait and node.depth > LONG_CHAIN_TURNS:
+        raise TakesLong()
+    root = None
+    for each in node.chain():
+        if each.id.startswith("resp_"):     # items that were put into a conversation are nodes, too
+            root = each.id
+    return root
 
 
 def _response_prompt(turn, body, kept, breathe, may_wait, history):

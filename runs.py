@@ -12,6 +12,7 @@ from backends.interrupted import in_pieces, interrupted
 from faults import fault_error, read_faults
 from observe.metrics import COUNTED_AT_ONCE, GAP_STEP_S
 from transport.player import PUSH_LIMIT, Aside, PushedSteps, Splice, Step
+from transport.relay import RELAY_AHEAD_BYTES
 from transport.seated import SeatSteps
 
 
@@ -29,12 +30,16 @@ class Assembler:
     quiet: set before the first delta of a plain answer, whose frames nobody wants: they need not be
     made, and are empty.
     usage: the Usage that was fed, or None.
+    counts: whether its answer is a completion in the metrics.
     keeps_failures: whether an answer that failed has an object that can be stored.
+    keeps_id: its id is already known elsewhere, and is not to be changed.
     """
 
     failed = None
     keeps_failures = False
+    keeps_id = False
     quiet = False
+    counts = True
     usage = None
 
     def start(self):
@@ -81,6 +86,9 @@ class Assembler:
         """The complete object as JSON bytes."""
         raise NotImplementedError
 
+    def rename(self, id=None, message_id=None, created=None):
+        """Before anything is made of it: other ids or another time than it was given, as far as there are such."""
+
 
 class Completion:
     """One generation, and the steps that a player plays of it.
@@ -124,10 +132,14 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = self._closing = b""
+        if backend.blocking and backend.relays:
+            backend.admit(request)
 
     def begin(self, start_s, play=None):
         """It is accepted; its time counts from start_s (monotonic). play: the one that tells a stream's tokens."""
         self.start_s = start_s
+        if not self.assembler.counts:
+            return
         self._stats = self._metrics.stats_of(self.request.model)
         if play is not None and self.request.max_tokens != 0:   # else it says the prompt again, and no tokens
             self._play = play
@@ -151,6 +163,8 @@ class Completion:
             except BaseException:
                 self._give_up_place()
                 raise
+        if self.request.overrides is not None:
+            self.assembler.rename(**self.request.overrides)
         if self.record is None:
             return deltas
         if deltas.__class__ is list:
@@ -227,14 +241,14 @@ class Completion:
                 if assembler.failed is not None:
                     yield due_s, self._failure_step(assembler.failed)
                     return
-                says = self._says(delta)
+                says = self.says(delta)
                 if frame:
                     yield due_s, frame if says else Aside(frame)
-            yield due_s, self._end_step()
+            yield due_s, self.finish_step()
         except Exception as exc:
-            yield due_s, self._failure_step(self._as_error(exc))
+            yield due_s, self._failure_step(self.as_error(exc))
 
-    def _says(self, delta):
+    def says(self, delta):
         """Whether a delta is a token, as clients take it: with something in it. Notes how the answer ends."""
         kind = delta.__class__
         if kind in _SAYING_TEXT:
@@ -242,9 +256,6 @@ class Completion:
         if kind is Finish and not delta.choice:
             self._reason = delta.reason
         return kind is ToolCallDelta or kind is TextRun
-
-    def _end_step(self):
-        return Step(self._finish_stream, self._keep_blocking, self._unkept_stream, self.count)
 
     def take_seat(self, play, player, streamed):
         """Have the play of a planned answer pass through the backend's engine, where it has one."""
@@ -277,7 +288,7 @@ class Completion:
                 assembler.feed(delta)
                 if assembler.failed is not None:
                     break
-                if kind is Usage or not self._says(delta):
+                if kind is Usage or not self.says(delta):
                     continue
                 said = (due_s,)
             if shared or dues is None:
@@ -285,7 +296,7 @@ class Completion:
             dues += said
             told += len(said)
         self._dues, self._told = dues, told
-        return due_s, self._plain_step(render)
+        return due_s, self.plain_end(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
 
@@ -297,7 +308,10 @@ class Completion:
         return PushedSteps(head + self.assembler.start(), grace_s, heartbeat_s, heartbeat)
 
     def run_pushed(self, play, player, render, streamed):
-        """Generate on this worker thread, feeding the play. Raises nothing."""
+        """Generate on this worker thread, feeding the play; or connect, where the relay does the rest. Raises nothing."""
+        if self.backend.relays and player.relay is not None:
+            _RelayedRun(self, play, player, render, streamed).begin()
+            return
         assembler, cancel, steps = self.assembler, self.cancel, play.push
         due_s = 0.0
         assembler.quiet = not streamed
@@ -320,7 +334,7 @@ class Completion:
                     frames = zip(delta.dues, assembler.frames(delta))
                 else:
                     frames = ((due_s, assembler.feed(delta)),)
-                says = self._says(delta)
+                says = self.says(delta)
                 for due_s, frame in frames:
                     if says and not streamed:
                         said.append(max(due_s, self._metrics.now() - play.start_s))
@@ -332,15 +346,13 @@ class Completion:
                     raise assembler.failed
             if cancel.is_set():
                 return
-            self._dues, self._told = said, len(said)
+            self.note_plain(said)
             if streamed:
-                player.push(play, due_s, self._end_step())
+                player.push(play, due_s, self.finish_step())
             else:
-                player.push(play, due_s, self._plain_step(render))
+                player.push(play, due_s, self.plain_end(render))
         except BaseException as exc:            # a user's code may sys.exit(): the client must hear of it
-            error = self._as_error(exc)
-            steps.failure = Step(lambda: self._fail_pushed(steps, render, error, streamed),
-                                 self._keep_blocking)
+            steps.failure = self.fail_step(steps, render, self.as_error(exc), streamed)
         finally:
             player.close_push(play)
 
@@ -351,6 +363,8 @@ class Completion:
             return head + self._failure_frames(error, True)
         if steps.head is None and streamed:
             return self._failure_frames(error, True)
+        self.cancel.finish()
+        self.fault = error.message
         self.settle()
         answer = render(error.status, error)
         self.lose("error")
@@ -414,6 +428,10 @@ class Completion:
         reason, self._outcome = self._outcome, None
         if reason is None:
             return
+        if not self.assembler.counts:
+            if self.on_count is not None:
+                self._tell_counted(reason)
+            return
         metrics, request, start_s, stats = self._metrics, self.request, self.start_s, self._stats
         if stats is not None:
             metrics.ended()
@@ -442,13 +460,14 @@ class Completion:
                       end_s, reason, ttft_s, apart, gaps))
         if len(ended) >= COUNTED_AT_ONCE:
             metrics.work_in(stats)
-        if self.on_count is not None:
-            self._tell_counted(reason)
+        self._tell_counted(reason)
 
     def lose(self, outcome):
         """Count it, if it began, as one that will not be complete. outcome: "abort" or "error"."""
         stats, self._stats, self._outcome = self._stats, None, None
         if stats is None:
+            if self.on_count is not None and not self.assembler.counts:
+                self._tell_counted(outcome)
             return
         play, self._play = self._play, None
         prompt = said = joined = 0
@@ -456,18 +475,36 @@ class Completion:
             self.first_token_s = play.first_s
             prompt, said, joined = self.request.prompt_tokens(), play.said, play.joined
         self._metrics.lose(stats, outcome, prompt, said, joined)
-        if self.on_count is not None:
-            self._tell_counted(outcome)
+        self._tell_counted(outcome)
 
     def _tell_counted(self, outcome):
         told, self.on_count = self.on_count, None       # they held each other
-        told(outcome)
+        if told is not None:
+            told(outcome)
 
-    def _plain_step(self, render):
+    def elapsed_s(self):
+        """Seconds since it was accepted."""
+        return self._metrics.now() - self.start_s
+
+    def note_plain(self, said):
+        """When the tokens of a plain answer came, seconds."""
+        self._dues, self._told = said, len(said)
+
+    def finish_step(self):
+        """The Step that ends a stream."""
+        return Step(self._finish_stream, self._keep_blocking, self._unkept_stream, self.count)
+
+    def fail_step(self, steps, render, error, streamed):
+        """The Step that ends pushed steps with an ApiError."""
+        return Step(lambda: self._fail_pushed(steps, render, error, streamed), self._keep_blocking)
+
+    def plain_end(self, render):
+        """The Step that is a plain answer."""
         return Step(lambda: self._finish_plain(render), self._keep_blocking,
                     lambda error: self._unkept_plain(render, error), self.count)
 
     def _unkept_plain(self, render, error):
+        self.fault = error.message
         answer = render(error.status, error)
         self.lose("error")
         return answer
@@ -490,7 +527,7 @@ class Completion:
             if self._keep is not None:
                 self._keep(out)
         except Exception as exc:
-            return frames + self._failure_frames(self._as_error(exc))
+            return frames + self._failure_frames(self.as_error(exc))
         self.settle()
         self._complete()
         return out
@@ -507,8 +544,9 @@ class Completion:
                 self._keep(b"")
             body = assembler.result()
         except Exception as exc:
-            error = self._as_error(exc)
+            error = self.as_error(exc)
             self._metrics.add("failures")
+            self.fault = error.message
             if self._fails_in_object and assembler.keeps_failures and error is assembler.failed:
                 return self._failed_object(error, render)
             self.settle()
@@ -549,11 +587,11 @@ class Completion:
             try:
                 self._keep(frames)
             except Exception as exc:
-                self._as_error(exc)         # the client learns of the first fault, the log of both
+                self.as_error(exc)         # the client learns of the first fault, the log of both
         self.settle()
         return frames
 
-    def _as_error(self, exc):
+    def as_error(self, exc):
         """An ApiError as it is; anything else logged once, and a 500 of the catalogue."""
         if isinstance(exc, ApiError):
             return exc
@@ -574,6 +612,132 @@ def _fitted(first_s, decode_s, queue_s, end_s):
     planned_s = first_s + decode_s
     stretch = (end_s - queue_s) / planned_s if planned_s > 0.0 else 1.0
     return queue_s + first_s * stretch, decode_s * stretch
+
+
+class _RelayedRun:
+    """A completion whose deltas come from a socket: the relay's listener.
+
+    begin() and what it calls run on a worker; start() and all that follows on the player's thread.
+    """
+
+    def __init__(self, completion, play, player, render, streamed):
+        self._completion = completion
+        self._play = play
+        self._steps = play.push
+        self._player = player
+        self._render = render
+        self._streamed = streamed
+        self._attempt = 0
+        self._wire = None
+        self._ahead = 0             # bytes given to the play since it had nothing left
+        self._said = []             # when the tokens of a plain answer came, seconds
+
+    def begin(self):
+        completion, player, play = self._completion, self._player, self._play
+        assembler, cancel = completion.assembler, completion.cancel
+        assembler.quiet = not self._streamed
+        play.timed = False              # another server keeps the time, or does not
+        opening = assembler.begin()
+        if opening:
+            player.push(play, 0.0, Aside(opening))
+        self._connect(lambda: completion.backend.open(completion.request, cancel))
+
+    def _connect(self, opened):
+        """Have an exchange opened, and read it on the player's thread."""
+        try:
+            if self._completion.cancel.is_set():    # while it waited for a thread
+                return
+            exchange = opened()
+        except BaseException as exc:
+            error = self._completion.as_error(exc)
+            self._player.post(lambda: self.fail(error))
+            return
+        if exchange is not None:
+            self._player.post(lambda: self.start(exchange))
+
+    def start(self, exchange):
+        if self._play.over or self._completion.cancel.is_set():
+            exchange.close()
+            return
+        self._wire = self._player.relay.start(exchange, self)
+        self._steps.on_empty = self._emptied
+        self._completion.cancel.on_cancel(lambda: self._player.post(self.drop))
+
+    def drop(self):
+        if self._wire is not None:      # else it is being connected again, and will see the cancel
+            self._player.relay.drop(self._wire)
+
+    # ---- what the relay says ------------------------------------------------------------------
+
+    def take(self, deltas):
+        completion = self._completion
+        assembler, record = completion.assembler, completion.record
+        pushed = False
+        for delta in deltas:
+            if record is not None:
+                record.append((None, delta))
+            frame = assembler.feed(delta)
+            if assembler.failed is not None:
+                break
+            says = completion.says(delta)
+            if not self._streamed:
+                if says:
+                    self._said.append(completion.elapsed_s())
+            elif frame:
+                self._steps.add(None, frame if says else Aside(frame))
+                self._ahead += len(frame)
+                pushed = True
+        if pushed:
+            self._follow()
+        if assembler.failed is not None:
+            self.fail(assembler.failed)
+
+    def _follow(self):
+        self._player.follow(self._play)
+        if self._ahead > RELAY_AHEAD_BYTES and self._wire is not None:
+            self._player.relay.pause(self._wire)
+
+    def _emptied(self):
+        """The play has taken all that there was."""
+        self._ahead = 0
+        if self._wire is not None and self._wire.paused:
+            self._player.relay.resume(self._wire)
+
+    def end(self):
+        completion = self._completion
+        if self._steps.closed:
+            return                      # it has failed
+        if completion.cancel.is_set():
+            self._close()
+            return
+        if not self._streamed:
+            completion.note_plain(self._said)
+        step = completion.finish_step() if self._streamed else completion.plain_end(self._render)
+        self._steps.add(None, step)
+        self._close()
+
+    def fail(self, error):
+        completion, steps = self._completion, self._steps
+        if steps.closed:
+            return
+        error = completion.as_error(error)
+        steps.failure = completion.fail_step(steps, self._render, error, self._streamed)
+        if self._wire is not None:
+            self._player.relay.drop(self._wire)
+        self._close()
+
+    def retry(self, exchange):
+        """The connection ended before any answer: once more, on a worker."""
+        completion = self._completion
+        self._attempt += not exchange.reused
+        self._wire = None
+        self._player.relay.elsewhere(lambda: self._connect(lambda: completion.backend.reopen(
+            exchange, completion.request, completion.cancel, self._attempt)))
+
+    def _close(self):
+        self._steps.on_empty = None
+        self._steps.closed = True
+        self._player.follow(self._play)
 
 
 class _RunStep:

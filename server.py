@@ -21,7 +21,10 @@ try:
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.profiles import load_profile, profile_json, profile_line, profiles_text
+    from backends.script_book import RuleBook, check_scripts
+    from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
+    from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
     from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
@@ -29,7 +32,7 @@ try:
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
     from fault_room import share_faults, stage_answer, stage_faults, take_faults
-    from faults import StandingFaults
+    from faults import StandingFaults, read_faults, read_gates
     from observe.journal import Journal
     from observe.log import Log
     from observe.metrics import Metrics
@@ -37,6 +40,7 @@ try:
     from rate_limits import LIMITED_METHODS, RateLimits
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
+    from rules_api import RulesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.carry import store_command
@@ -51,6 +55,7 @@ try:
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
+    from transport.relay import Relay
     from transport.threaded import ConnectionThreads
     from transport.traced import TracedSteps
     from transport.tls import TlsConnection, make_tls_context
@@ -86,6 +91,8 @@ ROUTES = (
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
     ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
+    ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
     ("/_mockturtle/faults", {"GET": "control_faults", "POST": "control_faults_add", "DELETE": "control_faults_clear"}),
     ("/_mockturtle/faults/{}", {"DELETE": "control_faults_remove"}),
     ("/_mockturtle/gates", {"GET": "control_gates"}),
@@ -155,7 +162,7 @@ class RouteTable:
 
 
 class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
-              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, BaseHTTPRequestHandler):
+              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, RulesApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -367,7 +374,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
                            "answered without a key. --allow-host adds one." % shown(name))
 
     def check_control(self):
@@ -396,6 +403,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
 
     def send_text(self, body, content_type):
         self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
+
+    def passed_authorization(self):
+        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
 
     def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)
@@ -543,6 +553,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
         self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
@@ -671,16 +682,19 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
         self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
-                        wall=self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
-        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed) if settings.timing_trace else None
-        self.store = store or make_store(settings, self.clock.time, self.log)
-        if backend is None:
-            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
-                if settings.backend == "simulated" else load_backend(settings.backend, settings)
-        self.backend = backend
+        self.backend = backend or self._make_backend()
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
+                        wall=self.clock.time)
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
+            if settings.timing_trace else None
+        try:
+            self.store = store or make_store(settings, self.clock.time, self.log)
+        except BaseException:
+            if self.timing_trace is not None:
+                self.timing_trace.close()
+            raise
         self.timing_error = TimingError(self.metrics.lateness, self.clock)
         self.faults = StandingFaults(settings.fault, settings.seed)
         self.gates = Gates(settings.gate_timeout_s, self.clock.monotonic)
@@ -690,9 +704,11 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.limits = RateLimits(int(settings.requests_per_minute), int(settings.tokens_per_minute),
                                      self.clock.monotonic, settings.time_scale)
         self.on_reset = []              # called by reset(), beside what it does itself
+        if self.backend.rule_book is not None:
+            self.on_reset.append(self.backend.rule_book.reset)
         beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
-        self.metrics.engine = backend.engine
-        self.metrics.cache_stats, self.metrics.block_tokens = backend.cache_stats, settings.cache_block_tokens
+        self.metrics.engine = self.backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
@@ -711,6 +727,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.listeners = bind_listeners(settings, self.request_queue_size)
         except BaseException:
             self.store.close()
+            if self.timing_trace is not None:
+                self.timing_trace.close()
             raise
         self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
@@ -724,7 +742,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
-        self._sweeping = False
+        self._sweeping = self._polling = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
@@ -732,6 +750,21 @@ class MockTurtleServer(ThreadingHTTPServer):
                                    self._background_ended, self.stage)
         self.handler_class.runs = self.turn_class.runs = self.runs
         self.handler_class.live_responses = self.turn_class.live_responses = set()
+
+    def _make_backend(self):
+        """The one that the settings name, with a script in front of it. Raises ValueError."""
+        settings = self.settings
+        behind = make_backend(settings, self.tokenizer, self.log)
+        if behind.relays:
+            if settings.script:
+                raise ValueError("--script does not go with --backend upstream: rules stand in front of the others only")
+            return behind
+        voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
+        book = RuleBook(settings.script, settings.script_only, self.log, read_faults, read_gates)
+        for file in book.files:
+            for warning in file.warnings:
+                self.log("warning", str(warning))
+        return ScriptedBackend(book, behind, voice, self.tokenizer, settings.time_scale)
 
     def _build_transport(self):
         settings = self.settings
@@ -747,8 +780,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
 
     def _make_player(self, poller, wake):
-        return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
-                      self.log_exception, wake, self.settings.send_timeout_s)
+        player = Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
+                        self.log_exception, wake, self.settings.send_timeout_s)
+        if self.backend.relays:
+            player.relay = Relay(poller, self.clock.monotonic, wake, self.workers.submit_blocking)
+        return player
 
     # ---- what the transports use --------------------------------------------------------------
 
@@ -826,9 +862,9 @@ class MockTurtleServer(ThreadingHTTPServer):
             "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
             "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
             "completion_tokens": usage and usage.completion_tokens,
-            "planned_ms": [trace_ms(due_s) for due_s in traced.due_s],
-            "sent_ms": [trace_ms(sent_s) for sent_s in traced.sent_s],
-            "end": "client left" if completion.cancel.is_set() else completion.fault or "completed"})
+            "end": completion.fault or "completed" if not completion.cancel.is_set() else
+                   "client left" if completion.record is None else "cancelled"},
+            {"planned_ms": traced.due_s, "sent_ms": traced.sent_s})
 
     def _trace_failed(self, exc):
         self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
@@ -857,7 +893,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
         if handler.generates and not whole:
             handler.completion.lose("error")   # a fault of the play's: else it is counted by now
-        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        handler.play = handler.job = handler.undo = None      # they hold each other: a cycle would wait for the collector
         if handler.reservation is not None:
             if handler.status >= 400:
                 handler.reservation.settle(0)
@@ -913,11 +949,24 @@ class MockTurtleServer(ThreadingHTTPServer):
     def sweep_store(self):
         """Once a second."""
         self.timing_error.roll()
+        book = getattr(self.backend, "rule_book", None)
+        if book is not None and book.files and not self._polling:
+            self._polling = True
+            self.workers.submit(self._poll_scripts)
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
             self._sweeping = True
             self.workers.submit(self._sweep_durable)
+
+    def _poll_scripts(self):
+        """On a worker: see whether script files have changed. Reading them may take long: that is another's job."""
+        book = self.backend.rule_book
+        try:
+            if book.has_changed():
+                self.workers.submit_blocking(book.poll, True)
+        finally:
+            self._polling = False
 
     def _sweep_durable(self):
         """On a worker, a few at a time, so that no request waits for long behind it."""
@@ -1085,6 +1134,17 @@ class MockTurtle:
         self.stop()
 
 
+def make_backend(settings, tokenizer, log):
+    """The backend that --backend names. Raises ValueError for one that cannot be made."""
+    if settings.upstream_url and settings.backend != "upstream":
+        raise ValueError("--upstream-url needs --backend upstream")
+    if settings.backend == "simulated":
+        return SimulatedBackend.from_settings(settings, tokenizer)
+    if settings.backend == "upstream":
+        return UpstreamBackend.from_settings(settings, tokenizer, log)
+    return load_backend(settings.backend, settings)
+
+
 def make_store(settings, wall, log):
     """The store that --store names. Raises ValueError for a file that cannot be one."""
     bounds = (settings.max_responses, int(settings.max_store_mb * (1 << 20)), settings.store_ttl_s, wall)
@@ -1202,14 +1262,17 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.check_script:
+        return _check_script(settings.script)
     if settings.dump_profile or settings.profile == "list":
         return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
     except (OSError, ValueError) as exc:
-        sys.stderr.write("mockturtle: error: %s\n" % (exc.strerror if isinstance(exc, OSError) and exc.strerror
-                                                       else exc))
+        told = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        for line in told.split("\n"):
+            sys.stderr.write("mockturtle: error: %s\n" % line)
         return 2
 
     def stop(number, frame):
@@ -1223,9 +1286,9 @@ def main(argv=None):
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
     profile = getattr(server.backend, "profile", None)
-    server.log("notice", "simulating %s; try: curl %s/v1/models" % (
-        profile_line(profile) if profile else "TTFT %g ms, ITL %g ms, %d output tokens" % (
-            settings.ttft_ms, settings.itl_ms, settings.output_tokens), server.urls()[0]))
+    server.log("notice", "%s; try: curl %s/v1/models" % (
+        server.backend.told() or "simulating " + (profile_line(profile) if profile else getattr(
+            server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1254,7 +1317,7 @@ def _print_profile(settings):
         return 2
     try:
         print(profiles_text() if profile is None else profile_json(profile), flush=True)
-    except BrokenPipeError:             # head has read enough; the interpreter must not try again at its end
+    except BrokenPipeError:             # as in `--profile list | head`: enough was read
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -1264,6 +1327,17 @@ def _self_test():
     with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
         return SelfTest(*mock.server.listeners[0].getsockname()[:2],
                         lateness=mock.server.metrics.lateness).run()
+
+
+def _check_script(paths):
+    """--check-script: a line for each mistake, 0 without any."""
+    mistakes, warnings, count = check_scripts(paths, read_faults, read_gates)
+    for warning in warnings:
+        sys.stdout.write("warning: %s\n" % warning)
+    for mistake in mistakes:
+        sys.stdout.write("%s\n" % mistake)
+    sys.stdout.write("%d mistakes\n" % len(mistakes) if mistakes else "%d rules, no mistakes\n" % count)
+    return 1 if mistakes else 0
 
 
 def is_loopback(sock):

@@ -27,7 +27,23 @@ class Settings:
     api_key = ()                    # accepted keys; () takes any and none
     tls_cert = ""                   # PEM file: serve https
     tls_key = ""                    # PEM file of its key, when it is not in the same file
-    backend = "simulated"           # or FILE.py:Class
+    backend = "simulated"           # or upstream, or FILE.py:Class
+    upstream_url = ()               # [MODEL=]URL of servers that the upstream backend asks
+    upstream_api_key_env = ()       # [MODEL=]NAME of the variables with their keys
+    upstream_forward_key = False    # the client's own Authorization goes upstream
+    model_map = ()                  # CLIENTS=UPSTREAMS: a model's two names
+    upstream_ca = ""                # PEM file of the authorities that https upstreams are checked against
+    upstream_connect_timeout_s = 10.0
+    upstream_read_timeout_s = 300.0     # without a byte from an upstream that is to answer
+    upstream_retries = 2            # further attempts while nothing of an answer has come
+    upstream_no_stream = False      # never ask for a stream
+    upstream_system_role = "system"     # or developer: of instructions
+    upstream_max_tokens_field = "max_tokens"    # or max_completion_tokens: of max_output_tokens
+    upstream_reasoning_field = ""   # what earlier reasoning goes back as, in assistant messages
+    upstream_think = "off"          # tags: <think> at an answer's beginning is reasoning; opened: the tag is left out
+    upstream_drop = ()              # fields that are never sent
+    script = ()                     # files of rules that answer, or aimock:FILE; the first that matches
+    script_only = False             # what no rule answers is an error
     log_level = "info"              # debug, info (a line a request), warning, error
     log_format = "text"             # or json
     log_bodies = False              # request bodies in the log, at level debug
@@ -106,7 +122,7 @@ class Settings:
 
     def guarded(self):
         """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
-        return self.store != "memory" and not self.api_key
+        return (self.store != "memory" or self.backend == "upstream") and not self.api_key
 
     def _check(self):
         for name in setting_names():
@@ -117,18 +133,20 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "cache_blocks", "tokenizer_fetch_s", "requests_per_minute", "tokens_per_minute"):
+                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries", "requests_per_minute", "tokens_per_minute"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
                      "header_timeout_s", "body_timeout_s", "max_background", "idle_timeout_s", "send_timeout_s", "max_model_len",
                      "websocket_max_s", "websocket_idle_s", "load_factor", "time_scale", "cache_block_tokens",
-                     "gate_timeout_s"):
+                     "upstream_connect_timeout_s", "upstream_read_timeout_s", "gate_timeout_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be more than 0" % name.replace("_", "-"))
         for name in ("auto_tool_rate", "builtin_tool_rate", "refusal_rate"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
+        if 0 < self.heartbeat_s < 0.001:
+            raise ValueError("--heartbeat-s must be 0, or 0.001 or more")
         if not 0 < self.load_knee < 1:
             raise ValueError("--load-knee must be between 0 and 1")
         if not -1 <= self.max_waiting < float("inf"):
@@ -162,6 +180,23 @@ class Settings:
             raise ValueError("--profile and --calibrate both say how fast the model is: give one of them")
         if not self.model:
             raise ValueError("--model must name at least one model")
+        self._check_upstream()
+
+    def _check_upstream(self):
+        if self.backend == "upstream" and not self.upstream_url:
+            raise ValueError("--backend upstream needs --upstream-url")
+        if not self.upstream_retries <= 10:
+            raise ValueError("--upstream-retries must be at most 10")
+        for spec in self.model_map:
+            name, equals, there = spec.partition("=")
+            if not (name and equals and there):
+                raise ValueError("--model-map %s: expected CLIENTS=UPSTREAMS" % spec)
+        for name, choices in (("upstream_system_role", ("system", "developer")),
+                              ("upstream_max_tokens_field", ("max_tokens", "max_completion_tokens")),
+                              ("upstream_reasoning_field", ("", "reasoning_content", "reasoning")),
+                              ("upstream_think", ("off", "tags", "opened"))):
+            if getattr(self, name) not in choices:
+                raise ValueError("--%s must be %s" % (name.replace("_", "-"), " or ".join(filter(None, choices))))
 
 
 # What stands between the values of a repeated setting in the environment, where it is no comma.
@@ -259,11 +294,14 @@ _SETTINGS_FLAGS = (
         ("tls-key", "FILE", "PEM key, when it is not in the certificate's file"),
         ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
         ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
-                                  "(default: every origin, and none with a store on disk and no key)"),
-        ("allow-host", "NAME", "with a store on disk and no key: answer requests for this Host as well, repeatable"),
+                                  "(default: every origin, and none with a store on disk or an upstream and no key)"),
+        ("allow-host", "NAME", "with a store on disk or an upstream and no key: answer requests for this Host as well, "
+                               "repeatable"),
     )),
     ("what is simulated", (
-        ("backend", "NAME", "simulated, or FILE.py:Class for a backend of your own"),
+        ("backend", "NAME", "simulated, upstream, or FILE.py:Class for a backend of your own"),
+        ("script", "FILE", "rules that answer, JSON with comments, repeatable; aimock:FILE for aimock's fixtures"),
+        ("script-only", None, "404 for a request that no rule answers, in place of the simulated reply"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
         ("tokenizer", "NAME", "what counts tokens: approx; FILE, a .tiktoken rank file or a tokenizer.json (byte-level "
                               "BPE); tiktoken:NAME, an encoding of that library"),
@@ -301,6 +339,26 @@ _SETTINGS_FLAGS = (
         ("refusal-rate", "RATE", "chance from 0 to 1 that an answer is a refusal"),
         ("no-compact", None, "refuse /v1/responses/compact, as for a model that does not support it"),
         ("fixed-ids", None, "count ids up from 1 and stop `created`, for byte comparisons"),
+    )),
+    ("gateway", (
+        ("upstream-url", "[MODEL=]URL", "with --backend upstream: a chat-completions server, up to its /v1, repeatable; with "
+                                        "MODEL= it answers for this model alone"),
+        ("upstream-api-key-env", "[MODEL=]NAME", "environment variable with the key of the upstream without, or of that with, "
+                                                 "this MODEL=; repeatable"),
+        ("upstream-forward-key", None, "send the client's own Authorization header to the upstream"),
+        ("model-map", "A=B", "the client's model A is the upstream's B, repeatable"),
+        ("upstream-ca", "FILE", "PEM file of the authorities for https upstreams (default: the system's)"),
+        ("upstream-connect-timeout-s", "S", "time to connect"),
+        ("upstream-read-timeout-s", "S", "time without a byte of an answer"),
+        ("upstream-retries", "N", "further attempts while nothing of an answer has come"),
+        ("upstream-no-stream", None, "never ask the upstream for a stream"),
+        ("upstream-system-role", "ROLE", "role of instructions: system or developer"),
+        ("upstream-max-tokens-field", "NAME", "what max_output_tokens is called there: max_tokens or max_completion_tokens"),
+        ("upstream-reasoning-field", "NAME", "send earlier reasoning back in assistant messages, as reasoning_content or "
+                                             "reasoning (default: it is left out)"),
+        ("upstream-think", "HOW", "tags: <think>...</think> at an answer's beginning is reasoning; opened: so it is, without "
+                                  "the first tag; off"),
+        ("upstream-drop", "FIELD", "never send this field of a request, repeatable"),
     )),
     ("failure on demand", (
         ("fault", "SPEC", "what goes wrong, repeatable: kind:key=value,... with rate=, endpoint=, model=, times= "
@@ -359,6 +417,8 @@ def build_settings_parser():
                                                         "variable of the same name weighs more")
     parser.add_argument("--self-test", action="store_true", default=None,
                         help="drive all APIs in this process, state the timing error, and exit")
+    parser.add_argument("--check-script", action="store_true", default=None,
+                        help="name every mistake of the --script files, and exit: 0 without any, else 1")
     parser.add_argument("--dump-profile", action="store_true", default=None,
                         help="print the profile of --profile or --calibrate as JSON, for a FILE.json, and exit")
     parser.add_argument("--version", action="version", version="mockturtle " + __version__)
@@ -388,13 +448,15 @@ def parse_settings(argv, environ=None):
     flags = {name: tuple(value) if value.__class__ is list else value
              for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     config = flags.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    self_test, dump_profile = flags.pop("self_test", False), flags.pop("dump_profile", False)
+    commands = {name: flags.pop(name, False) for name in ("self_test", "check_script", "dump_profile")}
     try:
         values = read_config(config) if config else {}
         values.update(read_environment(environ))
         values.update(flags)
         settings = Settings(**values)
+        if commands["check_script"] and not settings.script:
+            raise ValueError("--check-script needs --script")
     except ValueError as exc:
         parser.error(str(exc))
-    settings.self_test, settings.dump_profile = self_test, dump_profile
+    vars(settings).update(commands)
     return settings

@@ -47,6 +47,10 @@ class BatchRequest:
         return self.requests[0].draw
 
     @property
+    def overrides(self):
+        return self.requests[0].overrides
+
+    @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
 

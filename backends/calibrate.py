@@ -99,8 +99,10 @@ def curve_of_means(points):
 def read_json_values(path):
     """The JSON values of a file, a list: one, or one after the other as in JSON lines. Raises ValueError."""
     try:
-        with open(path, encoding="utf-8") as source:
-            text = source.read()
+        with open(path, "rb") as source:
+            data = source.read()
+        # what PowerShell's > makes of --dump-profile is UTF-16, and editors on Windows put a mark before UTF-8
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ValueError("cannot read %s: %s" % (path, getattr(exc, "strerror", None) or exc))
     decoder, at, values = json.JSONDecoder(), 0, []

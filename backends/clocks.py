@@ -4,7 +4,7 @@ A flag (or variable, or config key) that was given weighs more than the profile,
 than the defaults. All times leave here in seconds, with --time-scale laid on them.
 """
 from backends.engine import LOAD_CURVE_OFF, Engine, LoadCurve, knee_curve
-from backends.latency import MOST_TIME, ClockModel, Distribution, flag_distribution, read_distribution
+from backends.latency import MOST_TIME, ClockModel, flag_distribution, read_distribution
 
 
 class Simulation:
@@ -26,6 +26,14 @@ class Simulation:
             self._ttft(any(prefill)), self._distribution("itl", "itl_ms", settings.itl_dist, self._unit),
             *prefill, levels=self._levels(), busy=self.engine.busy if self.engine is not None else None)
 
+    def words(self):
+        """What an idle engine takes, as it is: for the log."""
+        clock = self.clock
+        return "TTFT %s, ITL %g ms, %g output tokens" % (
+            " + ".join(["%g ms%s" % (1000 * seconds, each) for seconds, each in (
+                (clock.ttft.mean + clock.prefill_s(0), ""), (clock.prefill_s(1) - clock.prefill_s(0), " a prompt token"))
+                if seconds or not each]), 1000 * clock.itl.mean, self.lengths.mean)
+
     def _given(self, *names):
         return any(name in vars(self._settings) for name in names)
 
@@ -34,18 +42,30 @@ class Simulation:
         return value if self._given(name) else self._profile.get(name, value)
 
     def _ttft(self, has_prefill):
-        """TTFT's own draw: nothing, where it is made of the prefill and nobody said more."""
-        if has_prefill and not self._given("ttft_ms", "ttft_std_ms", "ttft_dist") and "ttft_ms" not in self._profile:
-            return Distribution("constant", 0.0)
-        return self._distribution("ttft", "ttft_ms", self._settings.ttft_dist, self._unit)
+        """TTFT's own draw: around nothing, where it is made of the prefill and nobody said more."""
+        mean = 0.0 if has_prefill and not self._given("ttft_ms") else self._settings.ttft_ms
+        return self._distribution("ttft", "ttft_ms", self._settings.ttft_dist, self._unit, mean)
 
-    def _distribution(self, flag, mean, text, unit):
-        """The Distribution that the flags --FLAG-ms, --FLAG-std-ms and --FLAG-dist describe, or the profile."""
-        std = mean.replace("_ms", "") + ("_std_ms" if mean.endswith("_ms") else "_std")
-        if mean in self._profile and not self._given(mean, std, flag.replace("-", "_") + "_dist"):
-            return read_distribution(self._profile[mean], mean, unit)
-        return flag_distribution(flag + "-dist", text, getattr(self._settings, mean), getattr(self._settings, std),
-                                 unit)
+    def _distribution(self, flag, name, text, unit, mean=None):
+        """The Distribution that the flags --FLAG-ms, --FLAG-std-ms and --FLAG-dist describe, or the profile; of the
+        profile remains what no flag says. mean: in place of the setting's."""
+        settings = self._settings
+        std_name = name.replace("_ms", "") + ("_std_ms" if name.endswith("_ms") else "_std")
+        dist_name = flag.replace("-", "_") + "_dist"
+        mean, std, per_request = getattr(settings, name) if mean is None else mean, getattr(settings, std_name), False
+        if name in self._profile:
+            found = read_distribution(self._profile[name], name)
+            if not self._given(name, std_name, dist_name):
+                return found.scaled(unit)
+            if not self._given(name):
+                mean, per_request = found.mean, found.per_request
+                if not self._given(std_name):
+                    std = found.std
+                elif not self._given(dist_name) and found.kind in ("lognormal", "gamma"):
+                    text = found.kind
+        dist = flag_distribution(flag + "-dist", text, mean, std, unit)
+        dist.per_request = per_request
+        return dist
 
     def _make_engine(self):
         settings, profile = self._settings, self._profile
@@ -70,9 +90,10 @@ class Simulation:
         return Engine(most, settings.max_waiting if settings.max_waiting >= 0 else None, prefill, decode)
 
     def _levels(self):
-        """The profile's levels on an idle engine's scale, unless flags say the times."""
+        """The profile's levels on an idle engine's scale, unless flags say the times or what load makes of them."""
         levels = self._profile.get("levels")
-        if not levels or self._given("ttft_ms", "ttft_std_ms", "ttft_dist", "itl_ms", "itl_std_ms", "itl_dist"):
+        if not levels or self._given("ttft_ms", "ttft_std_ms", "ttft_dist", "itl_ms", "itl_std_ms", "itl_dist",
+                                         "load_factor"):
             return None
         prefill, decode = self._curves
         found = []

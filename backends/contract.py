@@ -61,7 +61,8 @@ class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=(
 
 
 class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
-    """The item that began last is complete. fields: dict laid over its first fields."""
+    """The item that began last is complete. fields: dict laid over its first fields. With the kind function_call
+    or custom_tool_call it says that all calls so far are; else they are at the Finish."""
     __slots__ = ()
 
 
@@ -76,11 +77,17 @@ class Finish(namedtuple("Finish", "reason choice", defaults=("stop", 0))):
     __slots__ = ()
 
 
-class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens",
-                       defaults=(0, 0))):
-    """Token counts, once a request, over all its choices. choice is always 0."""
+class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens counted_here",
+                       defaults=(0, 0, False))):
+    """Token counts, once a request, over all its choices. choice is always 0. counted_here: whoever
+    answered did not say, so they are this server's own count."""
     __slots__ = ()
     choice = 0
+
+
+class RawAnswer(namedtuple("RawAnswer", "body choice", defaults=(0,))):
+    """A whole answer that is passed on as it is. body: bytes of JSON. No API's own assembler knows it."""
+    __slots__ = ()
 
 
 class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
@@ -189,7 +196,8 @@ class History:
         return None if self._prompt is None else self._prompt(self)
 
 
-_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
+_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields", "headers",
+                           "over_socket", "root", "rule", "wire_faults", "overrides"))
 
 
 class GenerationRequest:
@@ -200,10 +208,14 @@ class GenerationRequest:
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
     bool; cache_salt: str that parts prefix caches, or None; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
-    what is to go wrong, as faults.read_faults() takes it, set by the backend; rule: the name of the rule that it
-    answered by, or None; ignored_fields: names that the request
-    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
-    "responses"; breathe: see Host.
+    what is to go wrong, as faults.read_faults() takes it, set by the backend; ignored_fields: names that the request
+    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
+    or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
+
+    For a backend that wants_origin: headers {lower-case name: value}; over_socket bool; root: a function that
+    returns the id of the first response of the chain that it follows, or None.
+    Set by a backend in generate(): rule: name of the script's rule that answers it; overrides: what
+    Assembler.rename() takes, or None.
     """
 
     ttft_s = 0.0                        # of its plan, once the backend has made it
@@ -213,7 +225,8 @@ class GenerationRequest:
     max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = rule = None
+    reasoning_effort = sampling = raw = breathe = authorization = headers = root = rule = overrides = None
+    over_socket = False
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -232,7 +245,7 @@ class GenerationRequest:
         return self.n
 
     def prompt_tokens(self):
-        return self.history.tokens
+        return self.history.tokens or 0         # None where another server counts them
 
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
@@ -300,6 +313,8 @@ class Cancel:
         """The generation is complete: nothing cancels it any more. False when it was cancelled."""
         with self._lock:
             self._over = not self._set
+            if self._over:
+                self._callbacks = None      # who called on_cancel() is held no longer
             return self._over
 
     def set(self):
@@ -312,12 +327,20 @@ class Backend:
 
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
+    relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
+    admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
+    and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
+    wants_origin: whether its requests are to say where they come from (see GenerationRequest).
+    rule_book: None, or a scripted backend's RuleBook.
     sets_faults: whether generate() may put faults into request.wire_faults; before it returns, if so.
     """
 
     blocking = True
+    relays = False
     engine = None
+    wants_origin = False
+    rule_book = None
     sets_faults = False
 
     def generate(self, request, cancel):
@@ -345,6 +368,14 @@ class Backend:
     def cache_stats(self):
         """A backends.prefix_cache.CacheStats, or None for a backend without a prefix cache. Waits for nothing."""
         return None
+
+    def secrets(self):
+        """Texts that must never be logged: a tuple of str."""
+        return ()
+
+    def told(self):
+        """What the server says of it when it starts, or ""."""
+        return ""
 
     def close(self):
         """The server stops: let go of files and connections."""

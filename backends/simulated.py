@@ -96,6 +96,7 @@ class SimulatedBackend(Backend):
 
     blocking = False
     profile = None                  # the latency profile's dict that it was made from
+    speed = ""                      # how fast it is, in a few words
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None):
@@ -119,7 +120,7 @@ class SimulatedBackend(Backend):
             if settings.cache_blocks else None
         backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
                       settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
-        backend.profile = profile
+        backend.profile, backend.speed = profile, simulation.words()
         return backend
 
     def included(self, item, includes):
@@ -150,7 +151,11 @@ class SimulatedBackend(Backend):
         if self._clock.has_prefill:
             request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
-            run, reason = self._text_run(request, digest, 0)
+            try:
+                run, reason = self._text_run(request, digest, 0)
+            except TakesLong:
+                self._draws.undo(request)
+                raise
             count = len(run.pieces)
             end = run.dues[count - 1]
             request.ttft_s = run.dues[0]
@@ -168,6 +173,31 @@ class SimulatedBackend(Backend):
         if found is not None:
             self._cache.keep(found, answers, request.breathe)
         return plan
+
+    # ---- for a backend that says its own words at this one's times ----------------------------
+
+    def take(self, request):
+        """A request is to be answered with other words: (its digest, its FoundPrefix or None). Its draw and prefill
+        are set. Raises TakesLong."""
+        found = self._cache.look_up(request) if self._cache is not None else None
+        digest = request.draw = self._draws.digest(request)
+        if self._clock.has_prefill:
+            request.prefill_s = self._clock.prefill_s(request.history.tokens - (found.cached if found is not None else 0))
+        return digest, found
+
+    def keep(self, request, found, answers):
+        """The other words are there. answers: as in PrefixCache.keep()."""
+        if found is not None:
+            self._cache.keep(found, answers, request.breathe)
+
+    def dues(self, request, digest, count):
+        """When each of `count` tokens is due: a sequence of at least one."""
+        return self._clock.dues(max(1, count), digest, request.prefill_s)
+
+    def probabilities(self, request, digest):
+        return TokenProbabilities(digest, self._prose.words(), request.logprobs)
+
+    # ---- its own ------------------------------------------------------------------------------
 
     def _is_long(self, request):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
@@ -187,12 +217,12 @@ class SimulatedBackend(Backend):
         else:
             plans, answers, tokens, reasoning = [], [], 0, 0
             for choice in range(request.n):
-                one, count, thought = self._plan(request, _sub_digest(digest, choice), choice)
+                one, count, thought = self._plan(request, sub_digest(digest, choice), choice)
                 tokens += count
                 reasoning += thought
                 answers.append((thought, one))
-                plans.append(_laid_out(one))
-            plan = list(merge(*plans, key=_plan_due))
+                plans.append(laid_out(one))
+            plan = list(merge(*plans, key=plan_due))
         request.ttft_s = plan[0][0]
         request.held_tokens = request.history.tokens + tokens
         plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
@@ -205,7 +235,7 @@ class SimulatedBackend(Backend):
             spec = choose_tool(request, self._auto_chance(digest))
         if request.approvals or request.tools and spec is None \
                 and (self._builtin_tool_rate or request.tool_choice.mode == "required"):
-            turn = plan_builtins(request, _sub_digest(digest, 7), choice, self._builtin_tool_rate, self._tokenizer)
+            turn = plan_builtins(request, sub_digest(digest, 7), choice, self._builtin_tool_rate, self._tokenizer)
         reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
         if turn is not None and request.max_tokens != 0:
             return self._builtin_plan(request, digest, choice, turn, reasoning)
@@ -226,7 +256,7 @@ class SimulatedBackend(Backend):
         dues = self._clock.dues(max(1, total), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         if request.echo:
-            plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
+            plan += [(dues[0], delta) for delta in self.echo_deltas(request, digest, choice)]
         plan += _spoken(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
@@ -285,7 +315,7 @@ class SimulatedBackend(Backend):
             pieces, stopped = cut_at_stop(pieces, request.stop)
             if stopped:
                 reason = "stop"
-        return self._text_deltas(request, digest, choice, pieces), reason
+        return self.text_deltas(request, digest, choice, pieces), reason
 
     def _without(self, pieces, banned):
         """Prose with another word of its own in place of each banned one."""
@@ -293,10 +323,10 @@ class SimulatedBackend(Backend):
         return [piece if piece not in banned else words[at % len(words)].lstrip() if not at
                 else words[at % len(words)] for at, piece in enumerate(pieces)]
 
-    def _text_deltas(self, request, digest, choice, pieces):
+    def text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
             return [TextDelta(piece, None, choice) if piece else None for piece in pieces]
-        source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
+        source = self.probabilities(request, digest)
         deltas, told = [], []
         for piece in pieces:
             told.append(source.entry(piece))
@@ -305,11 +335,11 @@ class SimulatedBackend(Backend):
                 told = []           # else the token is told with the one that completes its character
         return deltas
 
-    def _echo_deltas(self, request, digest, choice):
+    def echo_deltas(self, request, digest, choice):
         """The prompt again; scored, when log probabilities are wanted, but for its first token."""
         if request.logprobs is None:
             return [TextDelta(request.echo, None, choice)]
-        deltas = self._text_deltas(request, _sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas = self.text_deltas(request, sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
         deltas = [delta for delta in deltas if delta is not None]
         deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
         return deltas
@@ -351,7 +381,7 @@ class SimulatedBackend(Backend):
         plan = [(dues[0], ReasoningDelta("", "summary", choice))]
         if request.reasoning_items == "summary":
             count = max(1, min(reasoning, 8 + reasoning // 8))
-            pieces, _ = self._prose.pieces(_sub_digest(digest, 5), count, True)
+            pieces, _ = self._prose.pieces(sub_digest(digest, 5), count, True)
             plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
                      for number, piece in enumerate(pieces)]
         return plan
@@ -368,10 +398,12 @@ class SimulatedBackend(Backend):
         count = self._output_tokens
         if not self._lengths.constant:
             count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
-        count = max(1, count, request.min_tokens)
+        count, reason = max(1, count, request.min_tokens), "stop"
         if limit is not None and count > limit:
-            return limit, "length"
-        return count, "stop"
+            count, reason = limit, "length"
+        if count > LONG_PLAN_TOKENS and request.breathe is None:
+            raise TakesLong()           # a draw far from the mean
+        return count, reason
 
 
 def cut_at_stop(pieces, stops):
@@ -448,7 +480,7 @@ def _compact_json(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _sub_digest(digest, number):
+def sub_digest(digest, number):
     return blake2b(digest + b"%d" % number, digest_size=16).digest()
 
 
@@ -457,7 +489,7 @@ def _spoken(dues, body):
     return [(due, delta) for due, delta in zip(dues, body) if delta is not None]
 
 
-def _laid_out(plan):
+def laid_out(plan):
     """A plan whose TextRun is taken apart, so that choices can interleave token by token."""
     entries = []
     for due_s, delta in plan:
@@ -469,5 +501,5 @@ def _laid_out(plan):
     return entries
 
 
-def _plan_due(entry):
+def plan_due(entry):
     return entry[0]

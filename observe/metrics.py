@@ -201,7 +201,7 @@ class ModelStats:
 
     def _work_in(self, entries):
         usages, choices, limits, queue, first, decode, e2e, reasons, ttfts, covered, gaps = map(list, zip(*entries))
-        prompt, completion, _, cached = map(list, zip(*usages))
+        prompt, completion, _, cached = map(list, zip(*[usage[:4] for usage in usages]))
         self.finished += len(entries)
         tokens = sum(completion)
         self.finished_tokens += tokens

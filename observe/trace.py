@@ -10,72 +10,117 @@ from collections import deque
 from observe.metrics import LATENESS_STEP_S
 
 TRACES_KEPT = 1000                  # finished answers that the control path can give
+TRACE_BYTES_KEPT = 32 << 20         # of their JSON, some 20 bytes a frame: long answers are fewer
+_TIMES_AT_ONCE = 500                # 0.3 ms
 RECENT_S = 10.0                     # the load "just now" is that of so many seconds at least
 
 
 class TimingTrace:
-    """The traces of finished answers, each a dict of JSON values.
+    """The traces of finished answers, each a line of JSON.
 
     path: "memory", or a file that lines are appended to. Raises ValueError when it cannot be opened. add() may be
-    called on any thread and never waits for the disk: a thread of its own writes.
+    called on any thread and waits for nothing: a thread of its own makes the lines and writes them. count: of
+    traces so far.
     """
 
-    def __init__(self, path, on_fault, keep=TRACES_KEPT):
-        """on_fault(OSError): a write failed; once, then nothing more is written."""
-        self.kept = deque(maxlen=keep)
+    def __init__(self, path, on_fault, breathe=None, keep=TRACES_KEPT, keep_bytes=TRACE_BYTES_KEPT):
+        """on_fault(OSError): a write failed; once, then nothing more is written. breathe(): called now and then on
+        the writing thread, to let others run; or None."""
         self.count = 0
+        self._kept = deque(maxlen=keep)
+        self._keep_bytes = keep_bytes
+        self._kept_bytes = 0
         self._on_fault = on_fault
-        self._file = self._thread = None
+        self._breathe = breathe
+        self._file = None
         if path != "memory":
             try:
-                self._file = open(path, "a", encoding="utf-8")
+                self._file = open(path, "ab")
             except OSError as exc:
                 raise ValueError("--timing-trace: cannot write %s: %s" % (path, exc.strerror or exc))
-            self._lines = deque()
-            self._ready = threading.Event()
-            self._closing = False
-            self._thread = threading.Thread(target=self._write, name="timing-trace", daemon=True)
-            self._thread.start()
+        self._coming = deque()
+        self._ready = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="timing-trace", daemon=True)
+        self._thread.start()
 
-    def add(self, trace):
-        self.kept.append(trace)
-        self.count += 1
-        if self._thread is not None:
-            self._lines.append(trace)
-            self._ready.set()
+    def add(self, trace, times):
+        """trace: dict of JSON values. times: {name: list of seconds}, which the line gives in milliseconds."""
+        self._coming.append((trace, times))
+        self._ready.set()
 
     def newest(self, limit):
-        """The last `limit` traces, newest first."""
-        kept = list(self.kept)
+        """The last `limit` traces, newest first, as JSON bytes."""
+        kept = list(self._kept)
         return kept[:-limit - 1:-1]
 
     def close(self):
         """Write what is left and close the file."""
-        thread = self._thread           # which takes itself away when it fails
-        if thread is not None:
-            self._closing = True
-            self._ready.set()
-            thread.join()
+        self._closing = True
+        self._ready.set()
+        self._thread.join()
 
-    def _write(self):
-        lines, file = self._lines, self._file
+    # ---- on the writing thread ----------------------------------------------------------------
+
+    def _run(self):
+        while not self._closing or self._coming:
+            self._ready.wait()
+            self._ready.clear()
+            while self._coming:
+                line = self._line(*self._coming.popleft())
+                self._write(line + b"\n")
+                self._keep(line)
+                self.count += 1
+            self._write(None)
+        file, self._file = self._file, None
+        if file is not None:
+            self._close(file)
+
+    def _line(self, trace, times):
+        parts = [json.dumps(trace, separators=(",", ":"))[:-1]]
+        for name, seconds in times.items():
+            parts.append(',"%s":[' % name)
+            for at in range(0, len(seconds), _TIMES_AT_ONCE):
+                parts.append("," if at else "")
+                parts.append(",".join([repr(trace_ms(each)) for each in seconds[at:at + _TIMES_AT_ONCE]]))
+                if self._breathe is not None:
+                    self._breathe()
+            parts.append("]")
+        parts.append("}")
+        return "".join(parts).encode("ascii")
+
+    def _keep(self, line):
+        kept = self._kept
+        if len(kept) == kept.maxlen:
+            self._kept_bytes -= len(kept.popleft())
+        kept.append(line)
+        self._kept_bytes += len(line)
+        while self._kept_bytes > self._keep_bytes and len(kept) > 1:
+            self._kept_bytes -= len(kept.popleft())
+
+    def _write(self, line):
+        """A line, or None for what is still in the buffer."""
+        file = self._file
+        if file is None:
+            return
         try:
-            while not self._closing or lines:
-                self._ready.wait()
-                self._ready.clear()
-                while lines:
-                    file.write(json.dumps(lines.popleft(), separators=(",", ":")) + "\n")
+            if line is None:
                 file.flush()
+            else:
+                file.write(line)
         except OSError as exc:
-            self._thread = None         # add() leaves no more lines
-            lines.clear()
+            self._file = None
             self._on_fault(exc)
-        finally:
             try:
-                file.close()            # tries again to write what was left
-            except OSError as exc:
-                if self._thread is not None:
-                    self._on_fault(exc)
+                file.close()
+            except OSError:
+                pass                    # what was left in the buffer; it has been said
+
+    def _close(self, file):
+        try:
+            file.close()
+        except OSError as exc:
+            self._on_fault(exc)
 
 
 def trace_ms(seconds):

@@ -4,7 +4,7 @@ import statistics
 import threading
 import unittest
 
-from api_common import escape_json
+from api_common import TakesLong, escape_json
 from backends.content import Prose
 from backends.contract import (Backend, Cancel, Failure, Finish, GenerationRequest, History, ItemEnd, ItemStart,
                                ItemUpdate, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage)
@@ -208,6 +208,25 @@ class DrawTest(unittest.TestCase):
         two = sorted(answer(second, make_request(name))[0][0] for name in reversed(names))
         self.assertEqual(one, two)
         self.assertEqual(len(set(one)), 6)
+
+    def test_an_answer_that_is_drawn_far_from_the_mean_is_planned_on_a_worker_with_the_same_draw(self):
+        lengths = Distribution("empirical", quantiles=[5] * 9 + [20000])
+
+        def tokens(backend, number, **values):
+            return answer(backend, make_request(str(number), **values))[2].completion_tokens
+        for more in ({}, {"n": 2}):
+            with self.subTest(more):
+                worker, loop = [SimulatedBackend(ClockModel(0.1, 0.01), TOKENIZER, lengths) for _ in range(2)]
+                moved = 0
+                for number in range(40):
+                    wanted = tokens(worker, number % 20, breathe=list, **more)
+                    try:
+                        found = tokens(loop, number % 20, **more)
+                    except TakesLong:
+                        moved += 1
+                        found = tokens(loop, number % 20, breathe=list, **more)
+                    self.assertEqual(found, wanted)
+                self.assertGreater(moved, 0)
 
     def test_a_seed_of_the_request_repeats_at_once(self):
         backend = make_backend(output_tokens=12)

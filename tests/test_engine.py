@@ -16,6 +16,7 @@ from backends.latency import ClockModel, Distribution, flag_distribution, read_d
 from observe.metrics import Lateness, Metrics
 from observe.trace import TimingError, TimingTrace, lateness_summary
 from runs import Completion
+from server import MockTurtleServer
 from settings import Settings
 from tests.support import FakeClock, LiveServerTest, QuietTestCase, every_form, wait_until
 from tests.test_player import FakePoller, FakeWire
@@ -139,7 +140,33 @@ class SimulationTest(unittest.TestCase):
         self.assertIsNone(Simulation(Settings()).engine)
         self.assertEqual(Simulation(Settings()).clock.ttft.mean, 0.15)
 
+    def test_a_flag_changes_what_it_names_and_leaves_the_rest_of_the_profile(self):
+        profile = {"ttft_ms": {"kind": "lognormal", "mean": 40, "std": 4},
+                   "itl_ms": {"kind": "gamma", "mean": 9, "std": 3, "per": "request"}, "output_tokens": 64}
+
+        def found(**values):
+            made = Simulation(Settings(**values), profile)
+            return [(dist.kind, round(dist.mean, 6), round(dist.std, 6), dist.per_request)
+                    for dist in (made.clock.ttft, made.clock.itl, made.lengths)]
+        ttft, itl, lengths = ("lognormal", 0.04, 0.004, False), ("gamma", 0.009, 0.003, True), ("constant", 64, 0, False)
+        self.assertEqual(found(itl_std_ms=1.0), [ttft, ("gamma", 0.009, 0.001, True), lengths])
+        self.assertEqual(found(ttft_dist="gamma"), [("gamma", 0.04, 0.004, False), itl, lengths])
+        self.assertEqual(found(itl_dist="constant"), [ttft, ("constant", 0.009, 0, True), lengths])
+        self.assertEqual(found(output_tokens_std=8.0), [ttft, itl, ("normal", 64, 8, False)])
+
+    def test_a_load_factor_weighs_more_than_measured_levels(self):
+        profile = {"ttft_ms": 100, "itl_ms": 10, "load": {"itl": [[1, 1], [9, 2]]},
+                   "levels": [{"running": 1, "ttft_ms": 100, "itl_ms": 10}, {"running": 9, "ttft_ms": 500, "itl_ms": 20}]}
+        made = Simulation(Settings(load_factor=10.0, max_num_seqs=9), profile)
+        for _ in range(8):
+            made.engine.enter(Seat(made.engine, START_S, 0.1, 1))
+        dues = made.clock.dues(2, b"x")
+        made.engine.enter(Seat(made.engine, START_S, 0.1, 1))
+        self.assertAlmostEqual((dues[1] - dues[0]) * made.engine.decode.factor, 0.1)
+
     def test_ttft_is_the_prefill_alone_unless_it_was_given(self):
+        found = Simulation(Settings(prefill_overhead_ms=20.0, ttft_std_ms=5.0)).clock.ttft
+        self.assertEqual((found.kind, found.mean, found.std), ("normal", 0.0, 0.005))
         self.assertEqual(Simulation(Settings(prefill_ms_per_token=1.0)).clock.ttft.mean, 0.0)
         self.assertEqual(Simulation(Settings(prefill_ms_per_token=1.0, ttft_ms=150.0)).clock.ttft.mean, 0.15)
 
@@ -149,6 +176,12 @@ class SimulationTest(unittest.TestCase):
         clock = Simulation(settings).clock
         self.assertAlmostEqual(clock.dues(3, b"x", clock.prefill_s(10))[2], 0.0015 + 0.0011 + 2 * 0.0001)
         self.assertEqual((settings.heartbeat_s, settings.commit_grace_s), (0.01, 0.1))
+
+    def test_its_words_say_what_is_simulated(self):
+        for values, words in (({}, "TTFT 150 ms, ITL 10 ms, 128 output tokens"),
+                              ({"prefill_ms_per_token": 0.5}, "TTFT 0 ms + 0.5 ms a prompt token, ITL 10 ms, 128 output tokens"),
+                              ({"prefill_overhead_ms": 20.0, "time_scale": 0.1}, "TTFT 2 ms, ITL 1 ms, 128 output tokens")):
+            self.assertEqual(Simulation(Settings(**values)).words(), words)
 
     def test_levels_are_brought_to_an_idle_engines_scale(self):
         found = Simulation(Settings(), {
@@ -507,6 +540,10 @@ class TimingErrorTest(unittest.TestCase):
         self.assertTrue(10 <= report["recent"]["seconds"] <= 14)
 
 
+def traces(trace, limit=9):
+    return [json.loads(line.decode("ascii")) for line in trace.newest(limit)]
+
+
 class TimingTraceTest(unittest.TestCase):
 
     def test_the_last_ones_are_kept_and_all_are_written(self):
@@ -514,12 +551,22 @@ class TimingTraceTest(unittest.TestCase):
             path = os.path.join(folder, "trace.jsonl")
             trace = TimingTrace(path, self.fail, keep=3)
             for number in range(10):
-                trace.add({"n": number})
+                trace.add({"n": number}, {"sent_ms": [0.0123456, 1.0] * number})
             trace.close()
             with open(path, encoding="utf-8") as file:
-                self.assertEqual([json.loads(line)["n"] for line in file], list(range(10)))
-        self.assertEqual([each["n"] for each in trace.newest(2)], [9, 8])
-        self.assertEqual(([each["n"] for each in trace.newest(50)], trace.newest(0), trace.count), ([9, 8, 7], [], 10))
+                self.assertEqual([json.loads(line) for line in file],
+                                 [{"n": number, "sent_ms": [12.346, 1000.0] * number} for number in range(10)])
+        self.assertEqual([each["n"] for each in traces(trace, 2)], [9, 8])
+        self.assertEqual(([each["n"] for each in traces(trace, 50)], trace.newest(0), trace.count), ([9, 8, 7], [], 10))
+
+    def test_long_answers_are_kept_by_their_size_and_made_in_slices(self):
+        slices = []
+        trace = TimingTrace("memory", self.fail, lambda: slices.append(1), keep_bytes=100000)
+        for number in range(6):
+            trace.add({"n": number}, {"planned_ms": [0.0123456] * 2600, "sent_ms": []})      # 7 bytes each
+        trace.close()
+        self.assertEqual([each["n"] for each in traces(trace)], [5, 4, 3, 2, 1])
+        self.assertEqual((trace.count, len(slices), traces(trace)[0]["planned_ms"]), (6, 36, [12.346] * 2600))
 
     def test_a_file_that_cannot_be_opened_is_said_at_once(self):
         with self.assertRaisesRegex(ValueError, "--timing-trace: cannot write"):
@@ -529,14 +576,22 @@ class TimingTraceTest(unittest.TestCase):
     def test_a_disk_that_is_full_is_reported_once_and_stops_nothing(self):
         faults = []
         trace = TimingTrace("/dev/full", faults.append)
-        thread = trace._thread
         for _ in range(5):
-            trace.add({"n": "x" * 100})
+            trace.add({"n": "x" * 100}, {})
         wait_until(lambda: faults, "the fault")
-        trace.add({"n": 1})
+        trace.add({"n": 1}, {})
         trace.close()
-        thread.join(10)
-        self.assertEqual((len(faults), thread.is_alive(), len(trace.newest(10))), (1, False, 6))
+        self.assertEqual((len(faults), len(trace.newest(10))), (1, 6))
+
+
+class UnstartedTest(QuietTestCase):
+
+    def test_a_server_that_cannot_start_leaves_no_threads_behind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for values in ({"profile": "nobodys"}, {"store": "sqlite:" + folder}, {"host": ("203.0.113.1",)}):
+                with self.assertRaises((ValueError, OSError)):
+                    MockTurtleServer(Settings(port=0, timing_trace="memory", **values))
+        self.assert_threads_end()
 
 
 @every_form
@@ -580,7 +635,7 @@ class LoadedServerTest(LiveServerTest):
         engine = self.server.backend.engine
         wait_until(lambda: engine.busy() == 0, "the engine to be empty")
         wait_until(lambda: self.server.timing_trace.count == 4, "four traces")
-        self.assertEqual({each["endpoint"] for each in self.server.timing_trace.newest(9)},
+        self.assertEqual({each["endpoint"] for each in traces(self.server.timing_trace)},
                          {"chat", "completions", "responses"})
 
     def test_a_trace_repeats_with_the_seed_whatever_else_runs(self):
@@ -591,7 +646,7 @@ class LoadedServerTest(LiveServerTest):
             for number in range(4):
                 self.stream("/v1/chat/completions", self.chat(messages=[{"role": "user", "content": str(number)}]))
             wait_until(lambda: self.server.timing_trace.count == 4, "the traces")
-            found.append({each["draw"]: each["planned_ms"] for each in self.server.timing_trace.newest(4)})
+            found.append({each["draw"]: each["planned_ms"] for each in traces(self.server.timing_trace)})
             self._stop_server()
         self.assertEqual(found[0], found[1])
         self.assertEqual(len(set(map(tuple, found[0].values()))), 4)

@@ -509,6 +509,7 @@ class EngineFaultTest(FaultTest):
         self.assertEqual(len(self.chat("missing:event=3; stall:event=4,ms=5").events()), 8)
         self.assertEqual(self.plain("wrong_length:bytes=3").ended, "fin")
         self.assertEqual(len(self.chat(None).events()), 9)
+        wait_until(lambda: self.server.timing_trace.count == 4, "all traces")
         traces = self.request("GET", "/_mockturtle/timing").json()["requests"]
         self.assertEqual([len(trace["planned_ms"]) == len(trace["sent_ms"]) for trace in traces], [True] * 4)
 

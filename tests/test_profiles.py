@@ -124,6 +124,13 @@ class LoadProfileTest(FileCase):
         self.assertAlmostEqual(run.dues[0], 0.25)
         self.assertAlmostEqual(run.dues[1], 0.27)
 
+    def test_files_as_windows_writes_them_are_read(self):
+        for encoding in ("utf-16", "utf-8-sig"):
+            path = os.path.join(self.folder, encoding + ".json")
+            with open(path, "w", encoding=encoding) as file:
+                file.write('{"ttft_ms": 250, "itl_ms": 20, "note": "\u00e9"}')
+            self.assertEqual(load_profile(Settings(profile=path))["note"], "\u00e9")
+
     def test_prefill_stands_for_ttft_where_that_is_absent(self):
         path = self.write({"prefill_overhead_ms": 50, "prefill_ms_per_token": 2, "itl_ms": 20})
         self.assertAlmostEqual(first_run(backend_of(profile=path), 100).dues[0], 0.25)

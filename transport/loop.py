@@ -12,6 +12,7 @@ from api_common import ApiError
 from transport.http1 import CONTINUE_LINE
 from transport.player import Play
 from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE, Wire
+from transport.relay import UpstreamWire
 
 READ_BYTES = 65536
 ACCEPT_AT_ONCE = 128
@@ -151,7 +152,11 @@ class Loop:
             self._drop(wire)
 
     def _event(self, wire, mask):
-        if wire.__class__ is ListeningWire:
+        kind = wire.__class__
+        if kind is UpstreamWire:
+            self._player.relay.event(wire, mask)
+            return
+        if kind is ListeningWire:
             self._accept(wire)
             return
         play = wire.play
@@ -443,3 +448,5 @@ class Loop:
             if conn.play is not None:
                 self._player.gone(conn.play)
             self._drop(conn)
+        if self._player.relay is not None:
+            self._player.relay.close()

@@ -13,6 +13,7 @@ from time import monotonic
 from api_common import SSE_HEARTBEAT
 from observe.metrics import GAP_STEP_S, LATENESS_SLOTS, LATENESS_STEP_S, SENT_NEVER
 from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE
+from transport.relay import UpstreamWire
 
 JOIN_BYTES = 65536                  # frames due together are sent together up to this
 TICK_S = 0.001                      # one bucket; a frame is up to a tick late by it
@@ -130,6 +131,7 @@ class PushedSteps:
         self.failure = None
         self.closed = False
         self.waiting = False        # the play has taken all and waits
+        self.on_empty = None        # None, or called on the player's thread when it takes what is not there
         self.clock = monotonic
         self.play = None
         self._queue = deque()
@@ -163,6 +165,8 @@ class PushedSteps:
     def __next__(self):
         queue = self._queue
         self.waiting = not queue
+        if not queue and self.on_empty is not None:
+            self.on_empty()
         if queue and self.head is None and self._heartbeat_s and queue[0][0] is not None \
                 and queue[0][0] - self._now_s() > self._heartbeat_s:
             self.waiting = False    # the next is far away: a heartbeat before it
@@ -241,6 +245,7 @@ class Player:
         self.readers = {}           # WebSockets -> None: they are swept, and told of a drain
         self.draining = False
         self.heartbeats = 0         # sent so far
+        self.relay = None           # transport.relay.Relay, where a backend has use for one
 
     # ---- from other threads -------------------------------------------------------------------
 
@@ -452,6 +457,8 @@ class Player:
             self.gone(play)
         for reader in list(self.readers):
             reader.sweep(now)
+        if self.relay is not None:
+            self.relay.sweep(now)
 
     # ---- inside -------------------------------------------------------------------------------
 
@@ -705,6 +712,8 @@ class PacerThread:
             self._inbox.popleft()()
         for play in list(self.player.plays.values()):
             self.player.gone(play)
+        if self.player.relay is not None:
+            self.player.relay.close()
         self._poller.close()
 
     def _run(self):
@@ -719,6 +728,8 @@ class PacerThread:
             for wire, mask in waker.poll_awake(poller, timeout, inbox):
                 play = player.plays.get(wire)
                 if play is None:
+                    if wire.__class__ is UpstreamWire:
+                        player.relay.event(wire, mask)
                     continue
                 if mask & POLL_WRITE and play.rest:
                     player.writable(play)
