@@ -846,7 +846,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         """What stands between a completion's play and the player: the backend's engine, a trace."""
         if not completion.backend.blocking:
             completion.take_seat(play, self.player, streamed)
-        if completion.faults or completion.backend.sets_faults and completion.backend.blocking:
+        if completion.faults or completion.backend.blocking and getattr(completion.backend, "sets_faults", False):
             stage_faults(self, play, completion, streamed)
         if self.journal.size and streamed:
             self.count_events(play)
