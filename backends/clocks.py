@@ -4,7 +4,7 @@ A flag (or variable, or config key) that was given weighs more than the profile,
 than the defaults. All times leave here in seconds, with --time-scale laid on them.
 """
 from backends.engine import LOAD_CURVE_OFF, Engine, LoadCurve, knee_curve
-from backends.latency import MOST_TIME, ClockModel, Distribution, flag_distribution, read_distribution
+from backends.latency import MOST_TIME, ClockModel, flag_distribution, read_distribution
 
 
 class Simulation:
