@@ -88,13 +88,9 @@ class Completion:
 
     record = None
     fault = None                        # the message of the error that ended it
-    seat = None                         # its place in an engine: an object with queue_s
-    on_count = None
     first_token_s = None                # monotonic time at which a stream's first token went out
     start_s = 0.0                       # monotonic time that its own counts from
     counted_later = False               # it takes no time, and whoever sends the answer calls count() or lose()
-    _stats = None                       # where it is counted, from begin() until it is
-    _play = _outcome = None
     _reason = "stop"
     _dues = None                        # of a plain answer: when its tokens are due
     _told = 0                           # how many they are
@@ -111,6 +107,10 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = self._closing = b""
+        self.seat = None                # its place in an engine: an object with queue_s
+        self.on_count = None
+        self._stats = None              # where it is counted, from begin() until it is
+        self._play = self._outcome = None
 
     # ---- a backend that never waits -----------------------------------------------------------
 
@@ -407,7 +407,8 @@ class Completion:
             metrics.ended()
             self._stats = None
         else:
-            stats = metrics.stats_of(request.model)     # it took no time, so nobody said that it began
+            # it took no time, so nobody said that it began
+            stats = metrics.models.get(request.model) or metrics.stats_of(request.model)
             self.counted_later = False
         end_s = metrics.now() - start_s
         play, seat, queue_s, ttft_s, gaps = self._play, self.seat, 0.0, None, ()
