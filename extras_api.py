@@ -1,6 +1,8 @@
 """Small calls beside the generating ones: models, health and metrics."""
-from api_common import ApiError, Host, dump_json, shown
+from api_common import ApiError, Host, TakesLong, dump_json, shown
 from observe.prometheus import OPENMETRICS_TYPE, PROMETHEUS_TYPE, render_metrics, wants_openmetrics
+
+PAGE_MODELS_INLINE = 2              # a metrics page of more is made on a worker: 2 ms would show in the frames
 
 
 def _models_object(name, settings):
@@ -28,5 +30,8 @@ class ExtrasApiMixin(Host):
         self.send_json(200, {"status": "ok"})
 
     def metrics_read(self):
+        if self.breathe is None and len(self.metrics.models) > PAGE_MODELS_INLINE:
+            raise TakesLong()
         openmetrics = wants_openmetrics(self.headers.get("accept", ""))
-        self.send_text(render_metrics(self.metrics, openmetrics), OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)
+        self.send_text(render_metrics(self.metrics, openmetrics, self.breathe),
+                       OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)

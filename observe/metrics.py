@@ -409,12 +409,13 @@ class Metrics:
         with self._lock:
             return self._running(), 0
 
-    def read_models(self):
+    def read_models(self, breathe=int):
         """[(model's name, {what: number, or (counts, sum) of a histogram})], the engine's first."""
         with self._lock:
             found = [(name, _read_stats(stats), _read_gaps(stats)) for name, stats in self.models.items()]
         for _, values, gaps in found:
             values["itl"] = _merge_gaps(*gaps)
+            breathe()
         return [(name, values) for name, values, _ in found]
 
 
