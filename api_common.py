@@ -22,8 +22,13 @@ class ApiError(Exception):
     """A fault with the status and the envelope that a client gets for it.
 
     status: int, 4xx or 5xx. message, type, code, param: the envelope's four values.
-    headers: list of (name, value) to send with it. close: end the connection after it.
+    headers: list of (name, value) to send with it. close: end the connection after it. after_s: when it is sent,
+    in seconds since its request was read, where it ends a request before anything was answered.
+    media: the content type of an envelope that is no JSON.
     """
+
+    after_s = 0.0
+    media = None
 
     def __init__(self, status, message, type="invalid_request_error", code=None, param=None,
                  headers=(), close=False):
@@ -387,6 +392,7 @@ SAMPLING_CHECKS = {
     "frequency_penalty": check_number(-2, 2),
     "min_tokens": check_integer(0),
     "ignore_eos": check_boolean,
+    "cache_salt": check_string(empty=False),
 }
 
 def check_streaming(body):
@@ -504,7 +510,7 @@ def ignored_headers(names, settings):
     return [("x-mockturtle-ignored", told)]
 
 
-SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos")   # inference servers' fields, not the service's
+SERVERS_OWN_FIELDS = ("min_tokens", "ignore_eos", "cache_salt")     # inference servers' fields, not the service's
 
 
 def content_hash(text, before=b""):
@@ -565,6 +571,8 @@ SIZE_LINES = [b"%x\r\n" % n for n in range(1024)]
 LAST_CHUNK = b"0\r\n\r\n"
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b": keep-alive\n\n"
+# A heartbeat that clients see; gateways exist that send it so, and clients that stumble over it.
+SSE_KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 
 
 def chunked_bytes(data):
@@ -593,7 +601,7 @@ def parse_page_query(query, default_order):
     return limit, order, (query.get("after") or [None])[-1]
 
 
-def parse_query_integer(query, name, default, low):
+def parse_query_integer(query, name, default, low, high=None):
     """A query parameter as int, or the default. Raises ApiError 400."""
     text = (query.get(name) or [None])[-1]
     if text is None:
@@ -602,7 +610,7 @@ def parse_query_integer(query, name, default, low):
         raise ApiError(400, "Invalid type for '%s': expected an integer, but got '%s'." % (name, shown(text)),
                        code="invalid_type", param=name)
     value = int(text)
-    _check_range(value, low, None, name, "integer")
+    _check_range(value, low, high, name, "integer")
     return value
 
 
@@ -655,6 +663,9 @@ class Host:
         metrics    observe.metrics.Metrics
         models_json  bytes, the answer of GET /models
         runs       background.BackgroundRuns
+        timing_trace  None, or observe.trace.TimingTrace; timing_error  observe.trace.TimingError
+        faults     faults.StandingFaults; gates  transport.gates.Gates; journal  observe.journal.Journal
+        playing()  how many answers are being played
         live_responses  set of the ids of responses that are being streamed in the foreground
         log_exception()  called inside an except block: the traceback goes to the log
     Of the one request that the handler object lives for:
@@ -664,6 +675,7 @@ class Host:
         chunked     whether a streamed answer is framed in chunks
         undo        None, or set to what is called when the store could not keep what the request wrote
         socket_frame  None, or the framer of a turn's events on a WebSocket
+        passed_authorization()  the Authorization header, where --upstream-forward-key says that it is passed on, or None
     Methods that answer, one of them exactly once a request; each takes an optional
     `headers`, a list of (name, value):
         send_json(status, value)   value: JSON-able, or bytes that are JSON already
@@ -671,10 +683,13 @@ class Host:
         send_completion(completion, streamed)   a runs.Completion, streamed or as one object
         send_events(log, at, completion)   a background.EventLog from position `at` on, streamed
         send_websocket()   the connection becomes a WebSocket; its messages go to responses_turn()
+        send_gate(name, count, wait_s)   what is known of a gate, when so many answers have reached it or the time is over
+    Of the whole server: admit(completion) before a completion that send_completion() does not get; reset(); open_idle_s(),
+    of each open connection how long it has been without a request, or None
     """
 
     settings = clock = ids = store = backend = tokenizer = metrics = models_json = None
-    runs = live_responses = None
+    runs = live_responses = timing_trace = timing_error = faults = gates = journal = None
     body_bytes = b""
     query = {}
     headers = {}
@@ -684,6 +699,9 @@ class Host:
     socket_frame = None
 
     def log_exception(self):
+        raise NotImplementedError
+
+    def passed_authorization(self):
         raise NotImplementedError
 
     def send_json(self, status, value, headers=()):
@@ -699,4 +717,19 @@ class Host:
         raise NotImplementedError
 
     def send_websocket(self):
+        raise NotImplementedError
+
+    def playing(self):
+        raise NotImplementedError
+
+    def send_gate(self, name, count, wait_s):
+        raise NotImplementedError
+
+    def admit(self, completion):
+        raise NotImplementedError
+
+    def reset(self):
+        raise NotImplementedError
+
+    def open_idle_s(self):
         raise NotImplementedError

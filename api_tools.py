@@ -58,9 +58,14 @@ def read_tools(tools, path="tools", namespace=None, known_types=None):
     return tuple(specs)
 
 
+def tools_text(tools):
+    """A request's tool definitions as the model reads them: their JSON."""
+    return dump_json(tools).decode("ascii")
+
+
 def count_tool_tokens(tools, tokenizer, breathe=None):
-    """Prompt tokens of a request's tool definitions: those of their JSON, as the model reads it."""
-    text = dump_json(tools).decode("ascii")
+    """Prompt tokens of a request's tool definitions."""
+    text = tools_text(tools)
     return tokenizer.count(text) if breathe is None else tokenizer.count_slowly(text, breathe)
 
 

@@ -225,15 +225,16 @@ class BackgroundRuns:
     """All background responses that are being generated here.
 
     player, workers: the server's. limit: how many at once. on_end(run): called on the player's
-    thread when one is over.
+    thread when one is over. stage(play, completion, streamed): what stands between a play and the player.
     """
 
-    def __init__(self, player, workers, clock, limit, on_end):
+    def __init__(self, player, workers, clock, limit, on_end, stage):
         self._player = player
         self._workers = workers
         self._now = clock.monotonic
         self._limit = limit
         self._on_end = on_end
+        self._stage = stage
         self._runs = {}
         self._lock = threading.Lock()       # guards _runs
         self._replays = weakref.WeakValueDictionary()   # id -> EventLog that somebody watches
@@ -299,6 +300,7 @@ class BackgroundRuns:
         play.on_end = ended
         if blocking:
             play.push = steps
+        self._stage(play, completion, True)
         completion.begin(play.start_s, play)
         player.post(lambda: player.start(play))
         if blocking:

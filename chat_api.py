@@ -12,9 +12,12 @@ from api_common import (ANSWER_TOKENS, MEDIA_TOKENS, MESSAGE_TOKENS, SAMPLING_CH
                         check_string, check_unknown, chunked_bytes, content_hash, content_text, dump_json, dump_string, escape_json,
                         invalid_type, invalid_value, item_id, missing_parameter, parse_body, shown,
                         unframed_bytes)
-from api_tools import CHAT_TOOL_TYPES, count_tool_tokens, check_json_word, read_output_format, read_tool_choice, read_tools
+from api_tools import (CHAT_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice, read_tools,
+                       tools_text)
 from backends.contract import (AnnotationDelta, Finish, GenerationRequest, History, ReasoningDelta, RefusalDelta,
                                TextDelta, TextRun, ToolCallDelta, ToolChoice, ToolSpec, Usage)
+from backends.prompt import Prompt, call_content, content_pieces
+from gateway_requests import relayed_chat_request
 from runs import Assembler, Completion
 from stored_chats_api import stored_chat_node
 
@@ -78,7 +81,7 @@ _CHAT_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 _CHAT_USED = frozenset(("model", "messages", "n", "stream", "stream_options", "max_tokens",
-                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "stop", "logit_bias",
+                        "max_completion_tokens", "seed", "min_tokens", "ignore_eos", "cache_salt", "stop", "logit_bias",
                         "service_tier", "reasoning_effort", "tools", "tool_choice",
                         "parallel_tool_calls", "response_format", "logprobs", "top_logprobs",
                         "functions", "function_call", "store", "metadata", "web_search_options"))
@@ -208,7 +211,30 @@ def read_messages(messages, tokenizer, breathe=None):
         if breathe is not None:
             breathe()
     return History(tokens, content_hash("\0".join(said)), last_user_text, lambda: messages, calls_made,
-                   role in ("tool", "function"))
+                   role in ("tool", "function"), None, _chat_prompt)
+
+
+def _chat_prompt(history):
+    """A chat's Prompt: tool definitions, then the messages, as they were counted."""
+    head = () if history.definitions is None else ((None, tools_text(history.definitions)),)
+    return Prompt([(message["role"], message["content"] if message.get("content").__class__ is str
+                    and "tool_calls" not in message and "function_call" not in message else _message_pieces(message))
+                   for message in history.messages()], head)
+
+
+def _message_pieces(message):
+    pieces = content_pieces(message.get("content"))
+    if message["role"] != "assistant":      # whose calls are nobody's, and unchecked
+        return pieces
+    calls = [call.get("function") or call.get("custom") or {} for call in message.get("tool_calls") or ()]
+    if message.get("function_call").__class__ is dict:
+        calls.append(message["function_call"])
+    if not calls:
+        return pieces
+    pieces = [pieces] if pieces.__class__ is str else pieces
+    for body in calls:
+        pieces += call_content(str(body.get("name")), str(body.get("arguments", body.get("input", ""))))
+    return pieces
 
 
 def parse_chat_request(body, tokenizer, breathe=None, strict=False):
@@ -294,7 +320,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
         given["banned"] = read_banned(body["logit_bias"], tokenizer)
     if least:
         given["min_tokens"] = least
-    for name in ("ignore_eos", "n", "reasoning_effort"):
+    for name in ("ignore_eos", "n", "reasoning_effort", "cache_salt"):
         if body.get(name):
             given[name] = body[name]
     if body.get("seed") is not None:
@@ -304,6 +330,7 @@ def _parse_full_request(body, model, messages, unknown, tokenizer, breathe, stri
     history = read_messages(messages, tokenizer, breathe)
     definitions = body.get("tools") or body.get("functions")
     if definitions:
+        history.definitions = definitions
         history.tokens += count_tool_tokens(definitions, tokenizer, breathe)
     if given.get("output_format") is not None and body["response_format"]["type"] == "json_object":
         check_json_word(given["output_format"], [content_text(message.get("content"))
@@ -403,6 +430,12 @@ class ChunkAssembler(Assembler):
             prefix, (suffix + prefix).join(run.escapes), suffix)))
 
 
+def renamed(common, key, value):
+    """Ready JSON text `"key":value,...` with another value, which has no comma, for one of its first keys."""
+    start = common.index(b'"%s":' % key) + len(key) + 3
+    return common[:start] + value + common[common.index(b",", start):]
+
+
 class ChatAssembler(ChunkAssembler):
     """Deltas to chat.completion.chunk frames and the chat.completion object.
 
@@ -427,6 +460,12 @@ class ChatAssembler(ChunkAssembler):
             SYSTEM_FINGERPRINT)
         self._prefix = None         # of every chunk, made with the first
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+
+    def rename(self, id=None, message_id=None, created=None):
+        if id is not None and not self.keeps_id:
+            self._common = renamed(self._common, b"id", dump_string(id))
+        if created is not None:
+            self._common = renamed(self._common, b"created", b"%d" % created)
 
     def start(self):
         """Nothing: the role goes with the first delta, whose kind it depends on."""
@@ -629,10 +668,12 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
-        check_model_name(request.model, self.settings)
-        request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
-                                           "messages")
+        request = self._chat_unjudged(body) if self.backend.judges else None
+        if request is None:
+            request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
+            check_model_name(request.model, self.settings)
+            request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
+                                               "messages")
         streamed = bool(body.get("stream"))
         options = body.get("stream_options") or {}
         tier = body.get("service_tier") or "auto"
@@ -640,11 +681,26 @@ class ChatApiMixin(Host):
         assembler = ChatAssembler(
             tail, self.ids.created(), request.model, request.n,
             bool(options.get("include_usage")), streamed and self.chunked,
-            "default" if tier == "auto" else tier,
+            "default" if tier == "auto" or tier.__class__ is not str else tier,
             legacy_calls=body.get("functions") is not None and body.get("tools") is None)
-        keep = self._chat_keeper("chatcmpl-" + tail, assembler, body) if body.get("store") else None
+        keep = None
+        if body.get("store"):
+            keep = self._chat_keeper("chatcmpl-" + tail, assembler, body)
+            assembler.keeps_id = True
+        if self.backend.wants_origin:
+            request.headers = self.headers
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,
                                         keep=keep, keep_blocking=keep is not None and self.store.blocking), streamed)
+
+    def _chat_unjudged(self, body):
+        """The request as it came, for a backend that judges it; None when it is to be read here."""
+        request = relayed_chat_request(body)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return None
+        check_model_name(request.model, self.settings)
+        request.authorization = self.passed_authorization()
+        return request
 
     def _chat_keeper(self, id, assembler, body):
         """What stores a completion when it is finished."""

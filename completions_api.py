@@ -11,8 +11,10 @@ from api_common import (SAMPLING_CHECKS, SERVERS_OWN_FIELDS, SSE_DONE, ApiError,
                         unframed_bytes)
 from backends.batch import BatchBackend, BatchRequest
 from backends.contract import Finish, GenerationRequest, History, TextDelta, TextRun, Usage
+from backends.prompt import Prompt
 from chat_api import (SYSTEM_FINGERPRINT, ChunkAssembler, chat_usage, check_logit_bias, check_stop,
-                      read_banned, read_stop)
+                      read_banned, read_stop, renamed)
+from gateway_requests import relayed_completion_request
 from runs import Completion
 
 COMPLETION_TOKENS = 16              # max_tokens when the request does not say (S)
@@ -41,7 +43,8 @@ _COMPLETION_CHECKS = dict(SAMPLING_CHECKS, **{
     "user": check_string(),
 })
 _COMPLETION_USED = frozenset(("model", "prompt", "best_of", "echo", "logprobs", "max_tokens", "n", "stop",
-                              "suffix", "stream", "logit_bias", "stream_options", "seed", "min_tokens", "ignore_eos"))
+                              "suffix", "stream", "logit_bias", "stream_options", "seed", "min_tokens", "ignore_eos",
+                              "cache_salt"))
 
 
 def _read_prompts(prompt, tokenizer):
@@ -67,6 +70,11 @@ def _read_prompts(prompt, tokenizer):
 def _read_tokens(tokens, path, tokenizer):
     check_array(check_integer(0), low=1)(tokens, path)
     return tokenizer.decode(tokens), len(tokens)
+
+
+def _completion_prompt(history):
+    """Bare text, which the answer continues. Token ids are read as the text that they decode to."""
+    return Prompt(((None, history.last_user_text),), opens=False)
 
 
 def parse_completion_request(body, tokenizer, breathe=None, strict=False):
@@ -103,12 +111,12 @@ def parse_completion_request(body, tokenizer, breathe=None, strict=False):
     requests = []
     for text, tokens in prompts:
         history = History(tokens, content_hash("\0".join((text, suffix))), text,
-                          lambda text=text: [{"role": "user", "content": text}])
+                          lambda text=text: [{"role": "user", "content": text}], prompt=_completion_prompt)
         requests.append(GenerationRequest(
             body["model"], history, max_tokens=limit, min_tokens=least,
             ignore_eos=bool(forced.get("ignore_eos")), n=best_of, seed=body.get("seed"), stop=stop,
             logprobs=body.get("logprobs"), echo=text if body.get("echo") else None, ignored_fields=ignored,
-            raw=body, endpoint="completions", breathe=breathe,
+            raw=body, endpoint="completions", breathe=breathe, cache_salt=body.get("cache_salt"),
             banned=read_banned(body["logit_bias"], tokenizer) if body.get("logit_bias") else ()))
         if breathe is not None:
             breathe()
@@ -148,6 +156,13 @@ class TextCompletionAssembler(ChunkAssembler):
             tail.encode("ascii"), created, dump_string(model), SYSTEM_FINGERPRINT)
         self._prefix = b'data: {%s,"choices":[' % self._common
         self._suffix = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+
+    def rename(self, id=None, message_id=None, created=None):
+        if id is not None:
+            self._common = renamed(self._common, b"id", dump_string(id))
+        if created is not None:
+            self._common = renamed(self._common, b"created", b"%d" % created)
+        self._prefix = b'data: {%s,"choices":[' % self._common
 
     def start(self):
         return b""
@@ -254,17 +269,36 @@ class CompletionsApiMixin(Host):
 
     def completions_create(self):
         body = parse_body(self.body_bytes, self.breathe)
+        if self.backend.judges and self._completions_relayed(body):
+            return
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
         for request in batch.requests:
+            if self.backend.wants_origin:
+                request.headers = self.headers
             limit = check_context(request.history.tokens, body.get("max_tokens"), self.settings.max_model_len, "prompt")
             request.max_tokens = min(request.max_tokens, limit) if limit is not None else request.max_tokens
-        streamed = bool(body.get("stream"))
-        options = body.get("stream_options") or {}
         offsets = [0 if request.echo is not None else len(request.history.last_user_text)
                    for request in batch.requests]
+        self._completions_send(body, batch, BatchBackend(self.backend), offsets, batch.n)
+
+    def _completions_relayed(self, body):
+        """All prompts in one request to the backend, which also picks the best of `best_of`. False when it is to be
+        read here."""
+        request, prompts = relayed_completion_request(body)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return False
+        check_model_name(request.model, self.settings)
+        request.authorization = self.passed_authorization()
+        offsets = [0 if body.get("echo") else len(prompt) for prompt in prompts]
+        self._completions_send(body, request, self.backend, offsets, body.get("n") or 1)
+        return True
+
+    def _completions_send(self, body, request, backend, offsets, per_prompt):
+        streamed = bool(body.get("stream"))
+        options = body.get("stream_options") or {}
         assembler = TextCompletionAssembler(
-            self.ids.tail(), self.ids.created(), body["model"], offsets, batch.n, body.get("n") or 1,
+            self.ids.tail(), self.ids.created(), body["model"], offsets, per_prompt, body.get("n") or 1,
             bool(options.get("include_usage")), streamed and self.chunked, body.get("logprobs") is not None)
-        self.send_completion(Completion(batch, BatchBackend(self.backend), assembler, self.metrics,
-                                        self.log_exception), streamed)
+        self.send_completion(Completion(request, backend, assembler, self.metrics, self.log_exception), streamed)

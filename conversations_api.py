@@ -9,7 +9,7 @@ from api_common import (ApiError, Host, TakesLong, build_page, check_array, chec
                         check_metadata, check_object, check_unknown, missing_parameter, parse_body, parse_page_query,
                         shown)
 from responses_items import has_call, item_tokens, read_input
-from responses_request import check_includes, conversation_locked
+from responses_request import check_includes, conversation_locked, conversation_not_found
 from state.contract import Conversation, Node, is_long_walk, iter_context
 
 MAX_NEW_ITEMS = 20                  # in one call (S)
@@ -21,10 +21,6 @@ _NEW_ITEMS_CHECKS = {"items": check_array(check_object, 1, MAX_NEW_ITEMS)}
 def _conversation_object(conversation):
     return {"id": conversation.id, "object": "conversation", "created_at": int(conversation.created_s),
             "metadata": conversation.metadata}
-
-
-def _unknown_conversation(id):
-    return ApiError(404, "Conversation with id '%s' not found." % shown(id))
 
 
 def _all_items(conversation, newest_first, breathe):
@@ -54,12 +50,12 @@ class ConversationsApiMixin(Host):
             raise missing_parameter("metadata")
         conversation = self.store.describe_conversation(id, body["metadata"] or {})
         if conversation is None:
-            raise _unknown_conversation(id)
+            raise conversation_not_found(id)
         self.send_json(200, _conversation_object(conversation))
 
     def conversations_delete(self, id):
         if not self.store.delete_conversation(id):
-            raise _unknown_conversation(id)
+            raise conversation_not_found(id)
         self.send_json(200, {"id": id, "object": "conversation.deleted", "deleted": True})
 
     def conversations_items_list(self, id):
@@ -123,7 +119,7 @@ class ConversationsApiMixin(Host):
     def _conversations_known(self, id):
         conversation = self.store.conversation(id)
         if conversation is None:
-            raise _unknown_conversation(id)
+            raise conversation_not_found(id)
         return conversation
 
     def _conversations_walk(self, conversation, whole):
@@ -151,7 +147,7 @@ class ConversationsApiMixin(Host):
         owner = self.ids.tail()
         conversation = self.store.claim_conversation(id, owner)
         if conversation is None:
-            raise _unknown_conversation(id)
+            raise conversation_not_found(id)
         if conversation.owner != owner:
             raise conversation_locked(id)
         try:

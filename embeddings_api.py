@@ -9,6 +9,8 @@ from math import sqrt
 from api_common import (ApiError, Host, TakesLong, check_array, check_boolean, check_enum, check_fields, check_integer,
                         check_model_name, check_object, check_string, check_unknown, content_text, ignored_headers, invalid_type, missing_parameter,
                         parse_body)
+from gateway_requests import ForwardAssembler, ForwardedRequest
+from runs import Completion
 
 EMBEDDING_DIMENSIONS = 1536         # when the request names none
 MAX_EMBEDDING_DIMENSIONS = 65536
@@ -135,6 +137,8 @@ class EmbeddingsApiMixin(Host):
     def embeddings_create(self):
         breathe = self.breathe
         body = parse_body(self.body_bytes, breathe)
+        if self.backend.judges and self._embeddings_forward("/embeddings", body):
+            return
         ignored = self._embeddings_unknown(check_fields(body, _EMBEDDING_CHECKS))
         for name in ("model", "input"):
             if body.get(name) is None:
@@ -160,6 +164,19 @@ class EmbeddingsApiMixin(Host):
         self.send_json(200, {"object": "list", "model": body["model"], "data": data,
                              "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, ignored)
 
+    def _embeddings_forward(self, path, body, from_root=False):
+        """Have the model's upstream, or a recording of it, answer it. False when it is to be answered here."""
+        if body.get("model") is not None:
+            check_string(empty=False)(body["model"], "model")
+        request = ForwardedRequest("POST", path, body.get("model"), body, from_root)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return False
+        request.authorization = self.passed_authorization()
+        self.send_completion(Completion(request, self.backend, ForwardAssembler(), self.metrics, self.log_exception),
+                             False)
+        return True
+
     def _embeddings_unknown(self, unknown):
         """Fields that nobody knows: refused where that was asked for, else a header that lists them."""
         if self.settings.strict:
@@ -168,6 +185,8 @@ class EmbeddingsApiMixin(Host):
 
     def moderations_create(self):
         body = parse_body(self.body_bytes, self.breathe)
+        if self.backend.judges and self._embeddings_forward("/moderations", body):
+            return
         check_fields(body, _MODERATION_CHECKS)
         if body.get("input") is None:
             raise missing_parameter("input")
@@ -178,6 +197,8 @@ class EmbeddingsApiMixin(Host):
     def tokens_encode(self):
         """vLLM's form ("prompt" or "messages") and GuideLLM's ("text")."""
         body = parse_body(self.body_bytes, self.breathe)
+        if self.backend.judges and self._embeddings_forward("/tokenize", body, True):
+            return
         check_fields(body, _TOKENIZE_CHECKS)
         text = body.get("prompt", body.get("text"))
         if text is None and body.get("messages") is not None:
@@ -190,6 +211,8 @@ class EmbeddingsApiMixin(Host):
 
     def tokens_decode(self):
         body = parse_body(self.body_bytes, self.breathe)
+        if self.backend.judges and self._embeddings_forward("/detokenize", body, True):
+            return
         check_fields(body, _DETOKENIZE_CHECKS)
         if body.get("tokens") is None:
             raise missing_parameter("tokens")

@@ -14,19 +14,21 @@ from api_common import (ANSWER_TOKENS, LONGEST_ANSWER_TOKENS, MESSAGE_TOKENS, SE
                         invalid_value, missing_parameter, parse_body, parse_page_query, parse_query_boolean,
                         parse_query_integer, shown, unescape_json)
 from api_tools import (RESPONSE_TOOL_TYPES, check_json_word, count_tool_tokens, read_output_format, read_tool_choice,
-                       read_tools)
+                       read_tools, tools_text)
 from background import SETTLE_TIMEOUT_S, BackgroundRun, pack_events, split_events
 from backends.contract import FailingBackend, GenerationRequest, History, SilentBackend
+from backends.prompt import Prompt
 from responses_assembler import CompactionAssembler, ResponseAssembler
-from responses_items import fit_items, items_to_messages, read_input
+from responses_items import fit_items, items_to_messages, prompt_parts, read_input
 from responses_request import (COMPACT_CHECKS, INPUT_TOKENS_CHECKS, RESPONSE_CHECKS, RESPONSE_USED, build_echo,
-                               check_includes, conversation_locked)
+                               check_includes, conversation_locked, conversation_not_found, previous_not_found)
 from responses_socket import read_socket_turn
 from runs import Completion
 from state.contract import LONG_CHAIN_TURNS, Node, is_long_walk, iter_context
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 COMPACT_TOKENS = 200                # of a compaction's summary, at most
+_LONG_CONTEXT_TOKENS = 2000         # reading so much of a chain again takes 1 ms and more: not on the loop
 
 
 # ---- a turn -----------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ class _Turn:
         """Store an object of this turn, as the assembler has said it. moves: it is its conversation's last."""
         read, usage, words = self.read, assembler.usage, assembler.words()
         if usage is not None:
-            said = usage.completion_tokens - usage.reasoning_tokens
+            said = max(0, usage.completion_tokens - usage.reasoning_tokens)    # a script may say anything
         else:                           # it failed, or was cancelled
             said = self.tokenizer.count(unescape_json(b"".join(words))) if words else 0
         digest = blake2b(b"\0".join([read.prefix_hash] + words), digest_size=16)
@@ -101,7 +103,7 @@ class ResponsesApiMixin(Host):
     def responses_turn(self, body):
         """A response.create message of a WebSocket: like a POST, always streamed."""
         generates = read_socket_turn(body, self.settings.strict, RESPONSE_CHECKS)
-        self._responses_begin(body, self.backend if generates else SilentBackend())
+        self._responses_begin(body, self.backend if generates else SilentBackend(self.backend))
 
     def _responses_begin(self, body, backend):
         unknown = check_fields(body, RESPONSE_CHECKS)
@@ -146,7 +148,7 @@ class ResponsesApiMixin(Host):
         id = conversation["id"] if conversation.__class__ is dict else conversation
         held = self.store.conversation(id) if owner is None else self.store.claim_conversation(id, owner)
         if held is None:
-            raise ApiError(404, "Conversation with id '%s' not found." % shown(id))
+            raise conversation_not_found(id)
         if owner is not None and held.owner != owner:
             raise conversation_locked(id)
         return id, held.head
@@ -176,6 +178,7 @@ class ResponsesApiMixin(Host):
         turn.assembler = ResponseAssembler(*opening)
         # a WebSocket remembers for itself what is not stored
         keeps = turn.stored or turn.conversation is not None or self.socket_frame is not None
+        turn.assembler.keeps_id = keeps
         completion = Completion(
             request, backend if failure is None else FailingBackend(failure), turn.assembler, self.metrics,
             self.log_exception, keep=turn.keep if keeps else None,
@@ -188,6 +191,7 @@ class ResponsesApiMixin(Host):
             return
         headers = ignored_headers(request.ignored_fields, self.settings)
         completion.record = []
+        self.admit(completion)
         log = self.runs.new_log(streamed)
         run = turn.run = BackgroundRun(turn.id, completion, log, lambda: ResponseAssembler(*opening), turn, streamed)
         queued, _ = run.snapshot()
@@ -260,6 +264,8 @@ class ResponsesApiMixin(Host):
             given["min_tokens"] = least
         if body.get("ignore_eos"):
             given["ignore_eos"] = True
+        if body.get("cache_salt"):
+            given["cache_salt"] = body["cache_salt"]
         if body.get("parallel_tool_calls") is False:
             given["parallel_tools"] = False
 
@@ -275,6 +281,12 @@ class ResponsesApiMixin(Host):
             limit = room                    # an answer ends where the context does
 
         may_wait = breathe is not None or self.backend.blocking     # no handler in a closure: it would be a cycle
+        careful = self.backend.wants_origin
+        if careful:
+            given["headers"] = self.headers
+            given["over_socket"] = self.socket_frame is not None
+            if turn.conversation is None and parent is not None:
+                given["root"] = partial(_chain_root, parent, may_wait)
 
         def walked():
             if kept is not None:
@@ -288,12 +300,17 @@ class ResponsesApiMixin(Host):
             return walked()
 
         def messages():
-            found = items_to_messages(walked())
+            # who wants_origin reads the words before it answers: of a long chain not on the loop
+            found = items_to_messages(items() if careful else walked())
             return [{"role": "system", "content": instructions}] + found if instructions else found
-        return GenerationRequest(
+        request = GenerationRequest(
             body["model"], History(prompt_tokens, prefix_hash, read.last_user_text or "", messages, read.calls,
-                                   read.after_output, items),
+                                   read.after_output, items,
+                                   partial(_response_prompt, turn, body, kept, breathe, may_wait)),
             max_tokens=limit, ignored_fields=ignored, raw=body, endpoint="responses", breathe=breathe, **given)
+        if self.backend.relays:
+            request.authorization = self.passed_authorization()
+        return request
 
     def _responses_truncated(self, read, parent, fixed_tokens, prompt_tokens, bounded):
         """`truncation: auto`: (the newest items that fit, the prompt's tokens with them)."""
@@ -330,8 +347,7 @@ class ResponsesApiMixin(Host):
             if live or run is None and self._responses_elsewhere(id) is not None:
                 raise ApiError(400, "Previous response with id '%s' is still in progress." % shown(id),
                                param="previous_response_id")
-            raise ApiError(400, "Previous response with id '%s' not found." % shown(id),
-                           code="previous_response_not_found", param="previous_response_id")
+            raise previous_not_found(id)
         return node
 
     def _responses_stored(self, id):
@@ -506,6 +522,7 @@ class ResponsesApiMixin(Host):
         for name in unknown:
             del body[name]
         turn = _Turn()
+        turn.id = None
         turn.tail = self.ids.tail()
         turn.conversation, turn.parent = self._responses_context(body, None)
         return turn, self._responses_request(body, unknown, turn, bounded)
@@ -544,9 +561,44 @@ class ResponsesApiMixin(Host):
                    foreign_ids=turn.read.foreign_ids)
         kept = [item for item in iter_context(now, breathe=self.breathe)
                 if item["type"] == "message" and item["role"] == "user"]
+        request.endpoint = "compact"
         request.max_tokens = COMPACT_TOKENS if request.max_tokens is None else min(request.max_tokens, COMPACT_TOKENS)
+        request.endpoint = "compact"
         assembler = CompactionAssembler(turn.tail, self.ids.created(), kept, turn.read.count)
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception), False)
+
+
+def _chain_root(node, may_wait):
+    """The id of the first response of a node's chain, or None when that has none."""
+    if not may_wait and node.depth > LONG_CHAIN_TURNS:
+        raise TakesLong()
+    root = None
+    for each in node.chain():
+        if each.id.startswith("resp_"):     # items that were put into a conversation are nodes, too
+            root = each.id
+    return root
+
+
+def _response_prompt(turn, body, kept, breathe, may_wait, history):
+    """A turn's Prompt: tools, instructions, then the context. kept: what truncation left of it, or None."""
+    head = []
+    if body.get("tools"):
+        head.append((None, tools_text(body["tools"])))
+    if body.get("instructions"):
+        head.append(("system", body["instructions"]))
+    if kept is not None:                # the next turn may be cut elsewhere
+        return Prompt(prompt_parts(kept), head)
+    parts = prompt_parts(turn.read.plain_items())
+    named = (turn.id, turn.tokens) if turn.id is not None else None
+    parent = turn.parent
+    if parent is None:
+        return Prompt(parts, head, turn=named)
+
+    def before():
+        if not may_wait and parent.total_tokens > _LONG_CONTEXT_TOKENS:
+            raise TakesLong()
+        return prompt_parts(iter_context(parent, own_output=True, breathe=breathe))
+    return Prompt(parts, head, (parent.id, parent.total_tokens), before, named)
 
 
 def _stop_run(runs, run):

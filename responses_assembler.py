@@ -192,6 +192,7 @@ class ResponseAssembler(Assembler):
         self._completed_at = completed_at
         self._next_item = first_item
         self.sequence = 0
+        self._message_id = None     # of the next message, where it was given one
         self._items = []            # by output index: JSON bytes once closed, else the open item
         self._message = None        # the open message, reasoning or other item: one at a time
         self._reasoning = None
@@ -216,7 +217,10 @@ class ResponseAssembler(Assembler):
 
     def _new_item(self, kind):
         """(id, output index) of a new item, whose place is taken at once."""
-        id = item_id(_ITEM_PREFIXES.get(kind, "it_"), self.tail, self._next_item)
+        if kind == "message" and self._message_id is not None:
+            id, self._message_id = self._message_id, None
+        else:
+            id = item_id(_ITEM_PREFIXES.get(kind, "it_"), self.tail, self._next_item)
         self._next_item += 1
         self._items.append(None)
         return id.encode("ascii"), len(self._items) - 1
@@ -241,6 +245,18 @@ class ResponseAssembler(Assembler):
                                    self._echo, output))
 
     # ---- the contract -------------------------------------------------------------------------
+
+    def rename(self, id=None, message_id=None, created=None):
+        """Ids only where nobody finds anything by them later, and no other time in the background: that was told."""
+        if self._background:
+            return
+        if id is not None and not self.keeps_id:
+            start = len(b'{"id":')
+            self._head = self._head[:start] + dump_json(id) + self._head[self._head.index(b",", start):]
+        if message_id is not None and not self.keeps_id:
+            self._message_id = message_id
+        if created is not None:
+            self._head = self._head[:self._head.rindex(b":") + 1] + b"%d," % created
 
     def start(self):
         opening = (self._object(b"queued" if self._background else b"in_progress"),)
@@ -506,6 +522,8 @@ class ResponseAssembler(Assembler):
     def _feed_item_end(self, delta):
         if delta.kind == "message":
             return self._close_message(b"completed")
+        if delta.kind in ("function_call", "custom_tool_call"):
+            return self._close_calls(b"completed")
         item, frames = self._other, b""
         if item is not None:
             if item.streamed is not None:
@@ -609,18 +627,26 @@ class ResponseAssembler(Assembler):
         would read the second as the end of the next turn.
         Source: api-reference 10.8; clients exist that read only the flat or the nested one.
         """
+        output = self._output_so_far(b"incomplete")
+        self.closed = False
+        frames, self._result = self._told_failed(error, output)
+        self.output_at = (len(self._result) - 1 - len(output), len(self._result) - 1)
+        return frames
+
+    def told_error(self, error):
+        """The same, of an object without output: what a worker is still at cannot be looked at."""
+        return self._told_failed(error, b"[]")[0]
+
+    def _told_failed(self, error, output):
+        """(frames, object) of a failure."""
         code = error.code or ("server_error" if error.status >= 500 else error.type)
         nested = {"type": error.type, "code": code, "message": error.message, "param": error.param}
         told = dump_json({"code": error.code or code, "message": error.message, "param": error.param,
                           "error": nested})[1:-1]
-        output = self._output_so_far(b"incomplete")
         closed = code if code in _RESPONSE_ERROR_CODES else "server_error"
-        self.closed = False
-        self._result = failed = self._object(b"failed", output=output, error=dump_json(
-            {"code": closed, "message": error.message}))
-        self.output_at = (len(failed) - 1 - len(output), len(failed) - 1)
+        failed = self._object(b"failed", output=output, error=dump_json({"code": closed, "message": error.message}))
         return ((b"" if self._fails_once else self._event(b"error", b"%s", (told,)))
-                + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE))
+                + self._event(b"response.failed", b'"response":%s', (failed,)) + self._frame(SSE_DONE)), failed
 
     def words(self):
         """All that was said, in escaped pieces, what is still open included."""

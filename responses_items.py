@@ -9,6 +9,7 @@ from binascii import Error as Base64Error, a2b_base64, b2a_base64
 from api_common import (MEDIA_TOKENS, MESSAGE_TOKENS, ApiError, TakesLong, check_array, check_enum, check_given_string,
                         check_object, check_string, content_hash, content_text, dump_json, escape_json, invalid_type,
                         invalid_value, item_id, missing_parameter, shown)
+from backends.prompt import Opaque, call_content, content_pieces, media_key
 from state.contract import LONG_CHAIN_TURNS, iter_context
 
 MAX_INPUT_CHARS = 10485760          # api-reference 8.1
@@ -270,6 +271,21 @@ def _words_tokens(role, text, media, tokenizer, breathe):
     return MESSAGE_TOKENS + MEDIA_TOKENS * media + _text_tokens(text, tokenizer, breathe)
 
 
+def prompt_parts(items):
+    """Items as parts of a backends.prompt.Prompt, as given or as stored: their tokens are those that were counted."""
+    for item in items:
+        kind = _item_type(item)
+        if kind == "message":
+            yield item["role"], content_pieces(item["content"])
+        elif kind in _CALL_ITEMS:
+            yield "assistant", call_content(item["name"], item[_CALL_ITEMS[kind]])
+        elif kind != "reasoning":           # which is not read again
+            role, text, media = item_words(item, kind)
+            yield "tool" if role == "output" else role, text if not media else [
+                text, Opaque(media_key({key: value for key, value in item.items() if key not in ("id", "status")}),
+                             MEDIA_TOKENS * media)]
+
+
 def fit_items(newest_first, budget, tokenizer):
     """`truncation: auto`: the newest items that fit, oldest first, and their tokens.
 
@@ -421,15 +437,21 @@ def _read_call(item, kind, path):
 def items_to_messages(items):
     """Items of any kind as chat messages.
 
-    Calls join the assistant message that made them; their outputs follow as tool messages. A
-    compaction is a user's message with its summary. Reasoning and the items of built-in tools have no
-    place in chat and are left out.
+    Calls join the assistant message that made them; their outputs follow as tool messages, in parts where they
+    are more than text. A compaction is a user's message with its summary. Reasoning that has words goes along as
+    `reasoning_content` of the assistant message that follows it, as inference servers have it. The items of
+    built-in tools have no place in chat and are left out.
     """
-    messages = []
+    messages, thought = [], ""
     for item in items:
         kind = _item_type(item)
-        if kind == "message":
+        if kind == "reasoning":
+            thought += _reasoning_words(item)
+        elif kind == "message":
             messages.append({"role": item["role"], "content": _chat_content(item["content"])})
+            if item["role"] == "assistant" and thought:
+                messages[-1]["reasoning_content"] = thought
+            thought = ""
         elif kind == "compaction":
             summary = unseal_text(kind, item.get("encrypted_content"))
             if summary:
@@ -439,16 +461,39 @@ def items_to_messages(items):
             if last is None or last["role"] != "assistant":
                 last = {"role": "assistant", "content": None}
                 messages.append(last)
+            if thought:
+                last["reasoning_content"] = last.get("reasoning_content", "") + thought
+                thought = ""
             body = {"name": item["name"], _CALL_ITEMS[kind]: item[_CALL_ITEMS[kind]]}
             call_type = "function" if kind == "function_call" else "custom"
-            last.setdefault("tool_calls", []).append(
-                {"id": item["call_id"], "type": call_type, call_type: body})
+            call = {"id": item["call_id"], "type": call_type, call_type: body}
+            if item.get("namespace") is not None:
+                call["namespace"] = item["namespace"]
+            last.setdefault("tool_calls", []).append(call)
         elif kind in _OUTPUT_ITEMS and item.get("call_id") is not None:
-            output = item["output"]
             messages.append({"role": "tool", "tool_call_id": item["call_id"],
-                             "content": output if output.__class__ is str else content_text(output)
-                             if output.__class__ is list else _opaque_text(output)})
+                             "content": _output_content(item.get("output"), kind)})
     return messages
+
+
+def _reasoning_words(item):
+    """What a reasoning item says: its own words, its summary, or what was sealed in it."""
+    for field in ("content", "summary"):
+        if item.get(field).__class__ is list:
+            text = content_text(item[field])
+            if text:
+                return text
+    return unseal_text("reasoning", item.get("encrypted_content")) or ""
+
+
+def _output_content(output, kind):
+    if output.__class__ is str:
+        return output
+    if output.__class__ is not list or kind == "shell_call_output":
+        return "" if output is None else _opaque_text(output)
+    if any(part.get("type") in ("input_image", "input_file") for part in output):
+        return _chat_content([part for part in output if part.get("type").__class__ is str])
+    return content_text(output)
 
 
 _CHAT_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}

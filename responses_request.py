@@ -112,7 +112,7 @@ RESPONSE_CHECKS = dict(SAMPLING_CHECKS, **{
 
 # Acted on, or echoed; what else is given is accepted and listed as ignored.
 RESPONSE_USED = frozenset(("model", "input", "instructions", "previous_response_id", "store", "stream",
-                            "stream_options", "max_output_tokens", "min_tokens", "ignore_eos",
+                            "stream_options", "max_output_tokens", "min_tokens", "ignore_eos", "cache_salt",
                             "metadata", "service_tier", "reasoning", "tools", "tool_choice",
                             "parallel_tool_calls", "max_tool_calls", "text", "include", "top_logprobs", "background",
                             "conversation", "truncation", "prompt", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
@@ -130,6 +130,16 @@ COMPACT_CHECKS = dict({name: RESPONSE_CHECKS[name] for name in (
 def check_includes(query):
     """`include` of a call that reads: the values that a create knows too."""
     check_array(check_enum(*RESPONSE_INCLUDES))(query.get("include") or [], "include")
+
+
+def conversation_not_found(id):
+    return ApiError(404, "Conversation with id '%s' not found." % shown(id))
+
+
+def previous_not_found(id):
+    """It was never there, was not stored, is deleted, expired or evicted: the service tells none from another."""
+    return ApiError(400, "Previous response with id '%s' not found." % shown(id),
+                    code="previous_response_not_found", param="previous_response_id")
 
 
 def conversation_locked(id):

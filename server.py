@@ -16,32 +16,50 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 try:
-    from api_common import (SSE_HEARTBEAT, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
+    from api_common import (LAST_CHUNK, SSE_HEARTBEAT, SSE_KEEPALIVE, ApiError, Clock, Ids, TakesLong, __version__, chunked_bytes, dump_json,
                             ignored_headers, server_error, shown)
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
+    from backends.profiles import load_profile, profile_json, profile_line, profiles_text
+    from backends.record import Recorder, RecordingBackend
+    from backends.replay import ReplayBackend
+    from backends.script_book import RuleBook, check_scripts
+    from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
+    from backends.upstream import UpstreamBackend
     from chat_api import ChatApiMixin
     from completions_api import CompletionsApiMixin
+    from control_api import CONTROL_PREFIXES, ControlApiMixin, check_control
     from conversations_api import ConversationsApiMixin
     from embeddings_api import EmbeddingsApiMixin
     from extras_api import ExtrasApiMixin, build_models_list
+    from fault_room import share_faults, stage_answer, stage_faults, take_faults
+    from faults import StandingFaults, read_faults, read_gates
+    from observe.journal import Journal
     from observe.log import Log
     from observe.metrics import Metrics
+    from observe.trace import TimingError, TimingTrace, trace_ms
+    from rate_limits import LIMITED_METHODS, RateLimits
     from responses_api import ResponsesApiMixin
     from responses_socket import ResponsesSocket, SocketLane, SocketRoom, SocketStore, socket_error
+    from rules_api import RulesApiMixin
     from self_test import SELF_TEST_ITL_MS, SELF_TEST_TTFT_MS, SelfTest
     from settings import Settings, parse_settings
     from state.carry import store_command
     from state.memory import MemoryStore
     from state.sqlite import SqliteStore, network_file_system
     from stored_chats_api import StoredChatsApiMixin
-    from tokenizer import ApproxTokenizer
+    from tokens.load import load_tokenizer
+    from transport.broken import with_content_type
+    from transport.counted import CountedSend
+    from transport.gates import Gates, GateWatchSteps
     from transport.http1 import JSON_TYPE, HeadWriter, RequestParser, header_bytes
     from transport.loop import Connection, ListeningWire, Loop
     from transport.player import PacerThread, Play, Player
     from transport.poller import POLL_READ, Waker, make_poller
+    from transport.relay import Relay
     from transport.threaded import ConnectionThreads
+    from transport.traced import TracedSteps
     from transport.tls import TlsConnection, make_tls_context
     from transport.websocket import check_handshake, handshake_headers, ws_event_framer
     from transport.workers import Breather, Workers
@@ -74,6 +92,20 @@ ROUTES = (
     ("/models", {"GET": "models_list"}),
     ("/models/{+}", {"GET": "models_retrieve"}),
     ("/health", {"GET": "health_read"}),
+    ("/_mockturtle/timing", {"GET": "control_timing"}),
+    ("/_mockturtle/rules", {"GET": "rules_list", "POST": "rules_add", "DELETE": "rules_clear"}),
+    ("/_mockturtle/rules/reload", {"POST": "rules_reload"}),
+    ("/_mockturtle/faults", {"GET": "control_faults", "POST": "control_faults_add", "DELETE": "control_faults_clear"}),
+    ("/_mockturtle/faults/{}", {"DELETE": "control_faults_remove"}),
+    ("/_mockturtle/gates", {"GET": "control_gates"}),
+    ("/_mockturtle/gates/{}", {"GET": "control_gate"}),
+    ("/_mockturtle/gates/{}/open", {"POST": "control_gate_open"}),
+    ("/_mockturtle/gates/{}/shut", {"POST": "control_gate_shut"}),
+    ("/_mockturtle/requests", {"GET": "control_requests", "DELETE": "control_requests_clear"}),
+    ("/_mockturtle/requests/{}", {"GET": "control_request"}),
+    ("/_mockturtle/verdict", {"GET": "control_verdict"}),
+    ("/_mockturtle/reset", {"POST": "control_reset"}),
+    ("/_mockturtle/settings", {"GET": "control_settings", "POST": "control_settings_change"}),
     ("/metrics", {"GET": "metrics_read"}),
 )
 OPEN_PATHS = frozenset(("/health", "/metrics"))     # answered without a key
@@ -132,7 +164,7 @@ class RouteTable:
 
 
 class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesApiMixin, ConversationsApiMixin,
-              EmbeddingsApiMixin, ExtrasApiMixin, BaseHTTPRequestHandler):
+              EmbeddingsApiMixin, ExtrasApiMixin, ControlApiMixin, RulesApiMixin, BaseHTTPRequestHandler):
     """One request's handler. It answers into its attributes; the transport delivers.
 
     answer: bytes to send, or with play: a Play to hand to the player, and job: what a worker does
@@ -140,7 +172,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     server, on a subclass of its own.
     """
 
-    routes = heads = app = None
+    routes = heads = app = limits = heartbeats = None
+    limited_key = None              # whose rate limits the answer tells of
+    reservation = None              # rate_limits.Reservation
+    heartbeat_asked = None          # (form, seconds or None) of a header
+    entry = None                    # observe.journal.JournalEntry
+    counted = None                  # transport.counted.CountedSend, of a stream that is written down
+    asked_faults = ()               # faults.Fault: what is to go wrong with this request
+    faults_done = ()                # texts of those that did
+    faults_taken = None             # asked_faults as they were found, should the request begin again
+    faults_staged = False
+    cut_off = False                 # one of them ended the connection
     protocol_version = "HTTP/1.1"
     route = None                    # the path's template
     generates = streamed = False    # whether `completion` is its own, and not only watched
@@ -189,11 +231,17 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         except ApiError as error:
             self.send_api_error(error)
+            if error.after_s > 0.0:
+                self._answer_later(error.after_s)
         except RecursionError:
             self.send_api_error(ApiError(400, "The request is nested too deeply."))
         except Exception:
             self.log_exception()
             self.send_api_error(server_error())
+        if self.asked_faults and not self.faults_staged:
+            self._stage_answer()
+        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+            self.journal.begin(self)
         self.metrics.count_request()
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = answer_request
@@ -211,6 +259,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
+        if self.path.startswith(CONTROL_PREFIXES):
+            self.check_control()
         if methods is None:
             raise ApiError(404, "Unknown request URL: %s %s." % (method, self.path[:200]))
         name = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
@@ -224,7 +274,51 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "The content encoding '%s' is not supported; send the body as it is."
                            % self.headers["content-encoding"][:40])
+        if self.limits is not None and name in LIMITED_METHODS:
+            self._take_request()
+        if self.head.asks or self.faults.active:
+            take_faults(self, name)
         getattr(self, name)(*words)
+
+    def _take_request(self):
+        """Count the request against its client's limit, once."""
+        if self.limited_key is None:
+            self.limited_key = self.headers.get("authorization") or self.client_address[0]
+            self.limits.take_request(self.limited_key)
+
+    def _stage_answer(self):
+        if self.command != "HEAD":
+            stage_answer(self.app, self)
+
+    def note_fault(self, fault):
+        """A fault was carried out."""
+        self.faults_done += (fault.text,)
+        if fault.standing is not None:
+            fault.standing.done += 1
+
+    def refused(self, error):
+        """The bytes of a whole answer that is an ApiError."""
+        return self._render(error.status, error)
+
+    def framed_error(self, error):
+        """The frames that end a stream of events with an ApiError."""
+        frame = b"event: error\ndata: %s\n\n" % error.envelope()
+        return chunked_bytes(frame) + LAST_CHUNK if self.chunked else frame
+
+    def admit(self, completion):
+        if self.asked_faults:
+            share_faults(self, completion)
+        self._reserve(completion)
+
+    def _reserve(self, completion):
+        """Take what a completion may cost from its client's tokens. Raises ApiError 429."""
+        if self.limited_key is not None:
+            request, raw = completion.request, completion.request.raw or {}
+            most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
+                or self.settings.output_tokens
+            if self.reservation is None:    # else it began again on a worker
+                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
+            completion.reservation = self.reservation
 
     def _check_key(self):
         """Source: api-reference 1.4. Compared in constant time; the message never repeats the key."""
@@ -265,10 +359,14 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             lines += b"connection: close\r\n"
         elif not self.chunked:
             lines += b"connection: keep-alive\r\n"
+        if self.limited_key is not None:
+            lines += header_bytes(self.limits.headers(self.limited_key))
         return lines
 
     def _origin_allowed(self, origin):
         allowed = self.settings.cors_origin
+        if self.path.startswith(CONTROL_PREFIXES):
+            return False
         if not allowed:
             return not self.settings.guarded()
         return origin in allowed or "*" in allowed
@@ -280,8 +378,24 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, so only loopback names are "
-                           "answered without a key. --allow-host adds one." % shown(name))
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, recordings or a way upstream, so only "
+                           "loopback names are answered without a key. --allow-host adds one." % shown(name))
+
+    def check_control(self):
+        """Raises ApiError 403 where control paths, and what headers ask of us, are off."""
+        keyless = not self.settings.api_key
+        check_control(self.headers.get("origin"), keyless and self.app.beyond_loopback)
+        if keyless:
+            self._check_host()
+
+    def reset(self):
+        self.app.reset()
+
+    def open_idle_s(self):
+        return self.app.open_idle_s()
+
+    def playing(self):
+        return len(self.app.player.plays)
 
     def _elapsed_ms(self):
         return int((self.clock.monotonic() - self.received_s) * 1000)
@@ -294,6 +408,9 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_text(self, body, content_type):
         self.send_json(200, body, (), header_bytes((("content-type", content_type),)))
 
+    def passed_authorization(self):
+        return self.headers.get("authorization") if self.settings.upstream_forward_key else None
+
     def send_json(self, status, value, headers=(), type_line=JSON_TYPE):
         body = value if value.__class__ is bytes else dump_json(value)
         head = self.heads.body_head(status, len(body), self.ids.tail(), self._elapsed_ms(),
@@ -304,10 +421,23 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_api_error(self, error):
         if error.close:
             self.keep_alive = False
-        self.metrics.add("errors_%dxx" % (error.status // 100))
+        if error.status >= 400:
+            self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
         self.fault = error.message      # not the error: its traceback would hold this object
         self.send_json(error.status, error.envelope(), error.headers)
+        if error.media is not None:
+            self.answer = with_content_type(self.answer, error.media)
+
+    def _answer_later(self, after_s):
+        """The answer is ready, but not due yet."""
+        self.play = Play(self._wire(), self.received_s, iter(((after_s, self.answer),)))
+        self.play.owner = self
+        self.answer = b""
+
+    def _wire(self):
+        """What an answer is written to."""
+        return self.connection
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -324,6 +454,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def send_completion(self, completion, streamed, headers=()):
         self.completion = completion
         self.generates, self.streamed = True, streamed
+        if self.asked_faults:
+            completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         ignored = completion.request.ignored_fields
         if ignored:
             headers = list(headers) + ignored_headers(ignored, self.settings)
@@ -337,14 +471,16 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self._new_play(completion.iter_stream(deltas, self.chunked), completion, True)
             completion.begin(self.received_s, self.play)
             self.play.frame = self._stream_head(headers)
+            self.app.stage(self.play, completion, True)
             return
         due_s, step = completion.plain_step(deltas, lambda status, body: self._render(status, body, headers))
-        if due_s <= 0.0 and (not step.blocking or self.breathe is not None):
+        if due_s <= 0.0 and (not step.blocking or self.breathe is not None) and self.app.plays_directly(completion):
             completion.start_s, completion.counted_later = self.received_s, True
             self.answer = step.run()    # on a worker it may wait
         else:
             self._new_play(iter(((due_s, step),)), completion, False)
             self._begin_late(completion)
+            self.app.stage(self.play, completion, False)
 
     def send_events(self, log, at, completion=None, headers=()):
         self.completion = completion
@@ -353,13 +489,24 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.command == "HEAD":
             self.answer = self._stream_head(headers)
             return
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
-        steps = LogSteps(log, at, self.chunked, self.settings.heartbeat_s, heartbeat)
+        heartbeat_s, heartbeat = self._heartbeat()
+        steps = LogSteps(log, at, self.chunked, heartbeat_s, heartbeat)
         metrics = self.metrics
         self.play = Play(self.connection, self.received_s, steps, on_gone=lambda: metrics.add("disconnects"),
-                         heartbeat_s=self.settings.heartbeat_s, heartbeat=heartbeat, timed=False)
+                         heartbeat_s=heartbeat_s, heartbeat=heartbeat, timed=False)
         self.play.push = steps
         self.play.frame = self._stream_head(headers)
+        self.play.owner = self
+        self.app.count_events(self.play)
+
+    def send_gate(self, name, count, wait_s):
+        if wait_s <= 0:
+            self.send_json(200, self.gates.report(name))
+            return
+        steps = GateWatchSteps(self.gates, name, count, wait_s, lambda: self._render(200, self.gates.report(name)),
+                               self.app.player)
+        self.play = Play(self.connection, self.received_s, steps, timed=False)
+        self.play.push = steps
         self.play.owner = self
 
     def send_websocket(self):
@@ -382,16 +529,25 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         return self.heads.stream_head(self.ids.tail(), self._elapsed_ms(), self.chunked,
                                       self._extra_headers(headers))
 
+    def _heartbeat(self):
+        """(seconds, frame) of this request's heartbeats."""
+        seconds, frame = self.settings.heartbeat_s, self.heartbeats[self.chunked]
+        if self.heartbeat_asked is None:
+            return seconds, frame
+        form, asked_s = self.heartbeat_asked
+        bare = SSE_KEEPALIVE if form == "event" else SSE_HEARTBEAT
+        return 0.0 if form == "off" else seconds if asked_s is None else asked_s, \
+            chunked_bytes(bare) if self.chunked else bare
+
     def _new_play(self, steps, completion, streamed):
-        heartbeat = chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT
+        heartbeat_s, heartbeat = self._heartbeat()
         app = self.app
 
         def gone():
             for callback in completion.abandon():
                 app.workers.submit(callback)
         self.play = Play(self.connection, self.received_s, steps, on_gone=gone,
-                         heartbeat_s=self.settings.heartbeat_s if streamed else 0.0,
-                         heartbeat=heartbeat)
+                         heartbeat_s=heartbeat_s if streamed else 0.0, heartbeat=heartbeat)
         self.play.owner = self
 
     def _begin_late(self, completion, play=None):
@@ -404,19 +560,20 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.app.count_answer(self, 499 if left else self.status)
 
     def _send_pushed(self, completion, streamed, headers):
-        settings = self.settings
+        heartbeat_s, heartbeat = self._heartbeat()
         steps = completion.pushed_steps(
-            streamed, self._stream_head(headers) if streamed else b"", settings.commit_grace_s,
-            settings.heartbeat_s, chunked_bytes(SSE_HEARTBEAT) if self.chunked else SSE_HEARTBEAT,
-            self.chunked)
+            streamed, self._stream_head(headers) if streamed else b"", self.settings.commit_grace_s,
+            heartbeat_s, heartbeat, self.chunked)
         self._new_play(steps, completion, streamed)
         play = self.play
         play.push = steps
+        play.timed = completion.assembler.counts and not completion.backend.relays     # else nothing has a due time
         self._begin_late(completion, play if streamed else None)
         player = self.app.player
 
         def render(status, body):
             return self._render(status, body, headers)
+        self.app.stage(play, completion, streamed)
         self.job = lambda: completion.run_pushed(play, player, render, streamed)
 
     def _render(self, status, body, headers=()):
@@ -461,7 +618,17 @@ class SocketTurn(Handler):
         self.route = "/responses"
         if self.message.error is not None:
             raise self.message.error
+        if self.limits is not None:
+            self._take_request()
+        if self.head.asks or self.faults.active:
+            take_faults(self, "responses_turn", self.message.body)
         self.responses_turn(dict(self.message.body))    # it may be asked again, on a worker
+
+    def _stage_answer(self):
+        return                                          # an error of one message, which has no other form
+
+    def _wire(self):
+        return SocketLane(self.app.player, self.socket.play)
 
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
@@ -474,6 +641,10 @@ class SocketTurn(Handler):
         ignored_headers(completion.request.ignored_fields, self.settings)   # for --refuse-ignored
         self.completion = completion
         self.generates = True
+        if self.asked_faults:
+            completion.faults = self.asked_faults
+        if self.limited_key is not None:
+            self._reserve(completion)
         player, app = self.app.player, self.app
 
         def gone():
@@ -487,12 +658,13 @@ class SocketTurn(Handler):
             steps = completion.pushed_steps(True, b"", self.settings.commit_grace_s, 0.0, b"", False)
         else:
             steps = completion.iter_stream(completion.planned(), False)
-        play = Play(SocketLane(player, self.socket.play), self.received_s, steps, on_gone=gone)
+        play = Play(self._wire(), self.received_s, steps, on_gone=gone)
         play.owner = self
         if completion.backend.blocking:
             play.push = steps
             self.job = lambda: completion.run_pushed(play, player, render, True)
         completion.begin(self.received_s, play)
+        app.stage(play, completion, True)
         self.play = play
 
 
@@ -527,21 +699,45 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
         self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
-        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key,
+        self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
+        settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
+        self.backend = backend or self._make_backend()
+        if settings.record:
+            self.backend = RecordingBackend(self.backend, Recorder(
+                settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
+                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+        self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
-        self.store = store or make_store(settings, self.clock.time, self.log)
-        self.tokenizer = ApproxTokenizer()
-        if backend is None:
-            backend = SimulatedBackend.from_settings(settings, self.tokenizer) \
-                if settings.backend == "simulated" else load_backend(settings.backend, settings)
-        self.backend = backend
-        self.metrics.engine = getattr(backend, "engine", None)
-        self.metrics.cache = getattr(backend, "cache", None)
+        self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
+            if settings.timing_trace else None
+        try:
+            self.store = store or make_store(settings, self.clock.time, self.log)
+        except BaseException:
+            if self.timing_trace is not None:
+                self.timing_trace.close()
+            raise
+        self.timing_error = TimingError(self.metrics.lateness, self.clock)
+        self.faults = StandingFaults(settings.fault, settings.seed)
+        self.gates = Gates(settings.gate_timeout_s, self.clock.monotonic)
+        self.journal = Journal(settings.journal, self.clock)
+        self.limits = None
+        if settings.requests_per_minute or settings.tokens_per_minute:
+            self.limits = RateLimits(int(settings.requests_per_minute), int(settings.tokens_per_minute),
+                                     self.clock.monotonic, settings.time_scale)
+        self.on_reset = []              # called by reset(), beside what it does itself
+        if self.backend.rule_book is not None:
+            self.on_reset.append(self.backend.rule_book.reset)
+        beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
+        self.metrics.engine = self.backend.engine
+        self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
             "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
+            "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
+            "gates": self.gates, "journal": self.journal, "limits": self.limits,
+            "heartbeats": {True: chunked_bytes(beat), False: beat},
             "routes": RouteTable(ROUTES), "models_json": build_models_list(settings),
             "heads": HeadWriter(self.clock.time), "app": self}
         self.handler_class = type("BoundHandler", (Handler,), bound)
@@ -552,6 +748,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.listeners = bind_listeners(settings, self.request_queue_size)
         except BaseException:
             self.store.close()
+            if self.timing_trace is not None:
+                self.timing_trace.close()
             raise
         self.beyond_loopback = not all(map(is_loopback, self.listeners))
         # The base is told of the first address only and binds nothing itself.
@@ -565,14 +763,30 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._stopped = threading.Event()       # serve_forever() has returned
         self._stopping = threading.Event()      # a drain has begun
         self._accepting = True
-        self._sweeping = False
+        self._sweeping = self._polling = False
         self._drain_seconds = settings.drain_s
         self._pacer = self._loop = self._connection_threads = None
         self._build_transport()
         self.runs = BackgroundRuns(self.player, self.workers, self.clock, settings.max_background,
-                                   self._background_ended)
+                                   self._background_ended, self.stage)
         self.handler_class.runs = self.turn_class.runs = self.runs
         self.handler_class.live_responses = self.turn_class.live_responses = set()
+
+    def _make_backend(self):
+        """The one that the settings name, with a script in front of it. Raises ValueError."""
+        settings = self.settings
+        behind = make_backend(settings, self.tokenizer, self.log)
+        if getattr(behind, "judges", False):
+            if settings.script:
+                raise ValueError("--script does not go with --backend %s: rules stand in front of the others only"
+                                 % settings.backend)
+            return behind
+        voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
+        book = RuleBook(settings.script, settings.script_only, self.log, read_faults, read_gates)
+        for file in book.files:
+            for warning in file.warnings:
+                self.log("warning", str(warning))
+        return ScriptedBackend(book, behind, voice, self.tokenizer, settings.time_scale)
 
     def _build_transport(self):
         settings = self.settings
@@ -588,8 +802,11 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._loop = Loop(self, self.listeners, poller, self.player, self._waker, self.workers)
 
     def _make_player(self, poller, wake):
-        return Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
-                      self.log_exception, wake, self.settings.send_timeout_s)
+        player = Player(poller, self.clock, self.metrics.lateness, self.workers.submit,
+                        self.log_exception, wake, self.settings.send_timeout_s)
+        if self.backend.relays:
+            player.relay = Relay(poller, self.clock.monotonic, wake, self.workers.submit_blocking)
+        return player
 
     # ---- what the transports use --------------------------------------------------------------
 
@@ -621,6 +838,58 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.metrics.add("exceptions")
         self._log.write("error", "unexpected error\n" + traceback.format_exc().rstrip())
 
+    def plays_directly(self, completion):
+        """Whether an answer that is due at once need not be a play."""
+        return completion.backend.engine is None and self.timing_trace is None and not completion.faults
+
+    def stage(self, play, completion, streamed):
+        """What stands between a completion's play and the player: the backend's engine, a trace."""
+        if not completion.backend.blocking:
+            completion.take_seat(play, self.player, streamed)
+        if completion.faults or completion.backend.blocking and getattr(completion.backend, "sets_faults", False):
+            stage_faults(self, play, completion, streamed)
+        if self.journal.size and streamed:
+            self.count_events(play)
+        if self.timing_trace is not None:
+            TracedSteps(play, self.clock, lambda traced: self._traced(traced, completion, play.start_s, streamed))
+
+    def count_events(self, play):
+        """A stream's events are counted for the journal, where there is one."""
+        owner = play.owner
+        if self.journal.size and owner is not None:
+            owner.counted = CountedSend(play, owner.chunked, owner.socket_frame is not None)
+
+    def reset(self):
+        """Back to how it was started: faults, gates, the journal and the rate limits. Not what is stored."""
+        self.faults.clear()
+        self.gates.clear()
+        self.journal.clear()
+        if self.limits is not None:
+            self.limits.clear()
+        for callback in self.on_reset:
+            callback()
+
+    def open_idle_s(self):
+        """For each open connection without a request, how long that has been so."""
+        if self._loop is None:
+            return self._connection_threads.idle_s()
+        return self._loop.idle_s()
+
+    def _traced(self, traced, completion, start_s, streamed):
+        request, usage, seat = completion.request, completion.assembler.usage, completion.seat
+        self.timing_trace.add({
+            "arrived": round(self.clock.time() - self.clock.monotonic() + start_s, 6), "arrived_s": round(start_s, 6),
+            "endpoint": request.endpoint, "model": request.model, "streamed": streamed,
+            "server_seed": self.settings.seed, "seed": request.seed, "draw": request.draw.hex(),
+            "queue_ms": trace_ms(seat.queue_s) if seat is not None else 0.0,
+            "prompt_tokens": usage and usage.prompt_tokens, "cached_tokens": usage and usage.cached_tokens,
+            "completion_tokens": usage and usage.completion_tokens,
+            "end": completion.fault or "completed" if not completion.cancel.is_set() else
+                   "client left" if completion.record is None else "cancelled"},
+            {"planned_ms": traced.due_s, "sent_ms": traced.sent_s})
+
+    def _trace_failed(self, exc):
+        self.log("error", "the timing trace cannot be written, and is not any more: %s" % (exc.strerror or exc))
     def request_answered(self, handler):
         """An answer is made and durable, and about to be sent: it is counted. Of one that is played only the
         head is known."""
@@ -646,7 +915,14 @@ class MockTurtleServer(ThreadingHTTPServer):
         """An answer is out, or its client has left: a line in the log, when it is wanted."""
         if handler.generates and not whole:
             handler.completion.lose("error")   # a fault of the play's: else it is counted by now
-        handler.play = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        handler.play = handler.job = handler.undo = None      # they hold each other: a cycle would wait for the collector
+        if handler.reservation is not None:
+            if handler.status >= 400:
+                handler.reservation.settle(0)
+            elif handler.completion is not None and handler.completion.record is None:
+                handler.completion.settle_tokens()
+        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+            self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:
             return
@@ -657,12 +933,23 @@ class MockTurtleServer(ThreadingHTTPServer):
                 ttft_s = completion.first_token_s - handler.received_s
         log.request(handler.command, handler.path, handler.status, model, usage, ttft_s,
                     self.clock.monotonic() - handler.received_s,
-                    "client left" if not whole else fault or "completed",
+                    self._ended(handler, whole, fault),
                     handler.body_bytes if log.wants_bodies and self.settings.log_bodies else None)
+
+    @staticmethod
+    def _ended(handler, whole, fault):
+        """How a request ended, in words."""
+        completion = handler.completion
+        done = handler.faults_done if completion is None else handler.faults_done + tuple(completion.faults_done)
+        ended = "client left" if not whole and not handler.cut_off else fault or "completed"
+        if not done:
+            return ended
+        return "%s; faults: %s" % ("cut off" if handler.cut_off else ended, "; ".join(done))
 
     def _background_ended(self, run):
         """A line in the log for a response that nobody's request ends with."""
         completion = run.completion
+        completion.settle_tokens()
         completion.lose("error")           # a fault of the play's: else it is counted by now
         usage = completion.assembler.usage
         self.log("info", "background %s model=%s tokens=%s %s" % (
@@ -683,11 +970,25 @@ class MockTurtleServer(ThreadingHTTPServer):
 
     def sweep_store(self):
         """Once a second."""
+        self.timing_error.roll()
+        book = getattr(self.backend, "rule_book", None)
+        if book is not None and book.files and not self._polling:
+            self._polling = True
+            self.workers.submit(self._poll_scripts)
         if not self.store.blocking:
             self.store.sweep(1000)
         elif not self._sweeping:
             self._sweeping = True
             self.workers.submit(self._sweep_durable)
+
+    def _poll_scripts(self):
+        """On a worker: see whether script files have changed. Reading them may take long: that is another's job."""
+        book = self.backend.rule_book
+        try:
+            if book.has_changed():
+                self.workers.submit_blocking(book.poll, True)
+        finally:
+            self._polling = False
 
     def _sweep_durable(self):
         """On a worker, a few at a time, so that no request waits for long behind it."""
@@ -772,6 +1073,8 @@ class MockTurtleServer(ThreadingHTTPServer):
         self._waker.close()
         self.backend.close()
         self.store.close()
+        if self.timing_trace is not None:
+            self.timing_trace.close()
         self._log.close()
 
     def wakeup_fd(self):
@@ -816,13 +1119,16 @@ class MockTurtle:
         with MockTurtle(output_tokens=5) as mock:
             client = OpenAI(base_url=mock.base_url, api_key="any")
 
-    settings: any of Settings, as keywords; here TTFT and ITL are 0 and the log is quiet unless given.
+    settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, the log is
+    quiet and the journal has the last 300 requests.
     backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
     same with /v1. server: the MockTurtleServer.
     """
 
     def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "ttft_ms": 0.0, "itl_ms": 0.0, "log_level": "warning"}
+        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning", "journal": 300}
+        if not settings.get("profile") and not settings.get("calibrate"):
+            values.update(ttft_ms=0.0, itl_ms=0.0)
         values.update(settings)
         if backend.__class__ is str:
             values["backend"], backend = backend, None
@@ -848,6 +1154,25 @@ class MockTurtle:
 
     def __exit__(self, *exc_info):
         self.stop()
+
+
+def make_backend(settings, tokenizer, log):
+    """The backend that --backend names. Raises ValueError for one that cannot be made."""
+    if settings.upstream_url and settings.backend != "upstream":
+        raise ValueError("--upstream-url needs --backend upstream")
+    if settings.replay and settings.backend != "replay":
+        raise ValueError("--replay needs --backend replay")
+    if settings.backend == "simulated":
+        return SimulatedBackend.from_settings(settings, tokenizer)
+    if settings.backend == "upstream":
+        return UpstreamBackend.from_settings(settings, tokenizer, log)
+    if settings.backend == "replay":
+        fallback = SimulatedBackend.from_settings(settings, tokenizer) if settings.replay_fallback else None
+        replaying = ReplayBackend.from_settings(settings, fallback)
+        if settings.model == Settings.model and replaying.models:
+            settings.model = replaying.models
+        return replaying
+    return load_backend(settings.backend, settings)
 
 
 def make_store(settings, wall, log):
@@ -967,12 +1292,17 @@ def main(argv=None):
     settings = parse_settings(argv)
     if settings.self_test:
         return _self_test()
+    if settings.check_script:
+        return _check_script(settings.script)
+    if settings.dump_profile or settings.profile == "list":
+        return _print_profile(settings)
     files = raise_file_limit()
     try:
         server = MockTurtleServer(settings)
     except (OSError, ValueError) as exc:
-        sys.stderr.write("mockturtle: error: %s\n" % (exc.strerror if isinstance(exc, OSError) and exc.strerror
-                                                       else exc))
+        told = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        for line in told.split("\n"):
+            sys.stderr.write("mockturtle: error: %s\n" % line)
         return 2
 
     def stop(number, frame):
@@ -985,8 +1315,12 @@ def main(argv=None):
     signal.set_wakeup_fd(server.wakeup_fd(), warn_on_full_buffer=False)
     server.log("notice", "version %s listens on %s%s" % (__version__, " and ".join(server.urls()), "" if files is None else
                                    " (open files: %d)" % files))
-    server.log("notice", "simulating TTFT %g ms, ITL %g ms, %d output tokens; try: curl %s/v1/models" % (
-        settings.ttft_ms, settings.itl_ms, settings.output_tokens, server.urls()[0]))
+    profile = getattr(server.backend, "profile", None)
+    server.log("notice", "%s; try: curl %s/v1/models" % (
+        server.backend.told() or "simulating " + (profile_line(profile) if profile else getattr(
+            server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
+    if settings.record:
+        server.log("notice", "every exchange is recorded in %s" % settings.record)
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")
@@ -1004,11 +1338,38 @@ def main(argv=None):
     return 0
 
 
+def _print_profile(settings):
+    """--profile list and --dump-profile: their exit code."""
+    try:
+        profile = None if settings.profile == "list" else load_profile(settings)
+        if profile is None and settings.profile != "list":
+            raise ValueError("--dump-profile needs --profile or --calibrate: what is to be printed")
+    except ValueError as exc:
+        sys.stderr.write("mockturtle: error: %s\n" % exc)
+        return 2
+    try:
+        print(profiles_text() if profile is None else profile_json(profile), flush=True)
+    except BrokenPipeError:             # as in `--profile list | head`: enough was read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _self_test():
     """--self-test: the checks' exit code."""
     with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
         return SelfTest(*mock.server.listeners[0].getsockname()[:2],
                         lateness=mock.server.metrics.lateness).run()
+
+
+def _check_script(paths):
+    """--check-script: a line for each mistake, 0 without any."""
+    mistakes, warnings, count = check_scripts(paths, read_faults, read_gates)
+    for warning in warnings:
+        sys.stdout.write("warning: %s\n" % warning)
+    for mistake in mistakes:
+        sys.stdout.write("%s\n" % mistake)
+    sys.stdout.write("%d mistakes\n" % len(mistakes) if mistakes else "%d rules, no mistakes\n" % count)
+    return 1 if mistakes else 0
 
 
 def is_loopback(sock):

@@ -12,6 +12,14 @@ from binascii import crc32
 # The numbers were fitted to the exact counts of o200k_base (tiktoken's pattern and ranks) over English, German and
 # Chinese manuals, reviews and news, source code and JSON. What stands beside a number is what it was fitted to.
 
+# German words of eight to ten letters, capitalised ones of seven to nine, that end so are mostly one token.
+_TOKEN_GERMAN_ENDINGS = """
+abe ace ach ade ael age alb amm ard are ase ate bar cht dem den det dig dwo ect ell eln eme ems ens ent ere ess est
+ett eug hen ial ibt ich ied iel ien ies iff ils ing ion ite itt ity ive las lem len lle lls llt lne mme mte nal nce
+nen ner net nft ngs ngt nse ode oft ons ort ows pen ral rds red rnt sam ser sor sse ted tel tet tig top uck ude und
+zei zen zer
+"""
+
 # Characters of a long text between two breaths: about 3 ms of English.
 _TOKEN_WINDOW_CHARS = 65536
 
@@ -81,6 +89,60 @@ _TOKEN_HAN_PAIRS = """
 默认
 """
 
+# Han characters that are one token; every other one is two, in Extension A three, beyond the BMP four.
+_TOKEN_HAN_SINGLES = """
+一丁七万丈三上下不与专且世丘业东丝两严並丨个中丰串临丶丸丹为主丽举乃久么义之乌乎乐乔乗乘乙九也习乡书买乱乳乾亂了
+予争事二于亏云互五井亚些亞亡交亦产亩享京亭亮亲人亿什仁仅今介仍从仓仔仕他付仙代令以仪们仲件价任份企伊伍伏休众优伙
+会伝伟传伤伦伯估伴伸似但位低住佐体何余佛作你佣佩佳使來例供依侠価侣侧侯侵便係促俄俊俗保信修俱俺個倍們倒候借倡値倫
+债值倾假偏做停健側偶偷偿傅備储催傳傷働像僕價億優儿允元兄充兆先光克免児兑兒兔党入內全兩八公六兰共关兴兵其具典养兼
+兽内円冈冊册再冒写军农冠冬冰冲决况冷冻净准凉凌减凝几凡凤処凭凯凰凸出击函刀分切刊刑划列刘则刚创初删判別利别到制刷
+券刺刻剂則削前剑剤剧剩剪副割創劇力办功加务动助努励劲劳効势勇勒動務勝募勢勤勿包化北匙匹区医區十千升午半华协卒卓協
+单卖南単博占卡卢卧卫印危即却卷卸厂厅历厉压厕厘厚原厦厨去县参參又叉及友双反収发叔取受变口古句另只叫召可台史右叶号
+司吃各合吉吊同名后吐向吕吗君吞吟否吧吨含听启吴吸吹吻吾呀呈告员呢周味呵呻呼命咋和咖咨咪品哈响員哥哦哪哭哲唐售唯唱
+商啊問啥啦啪善喊喘喜喝單営喷嗎嗯嘉嘎嘛嘴嘿噜器四回因团団园困囲図围固国图圆圈國園圖團土圣在地圳场圾址坂均坊坏坐坑
+块坚坛坝坡坦坪垃型埃城埔域培基堂堡報場堵塑塔塘塞填境墓増墙增墨壁壇士壮声売处备変复夏夕外多夜够夢大天太夫央失头夹
+夺奇奈奉奋奏契奔奖套奥女奴奶奷奸她好如妇妈妓妖妙妞妮妹妻姆始姐姑姓委姚姜姨姿威娃娇娘娛娜娱婆婚婦婷媒媳媽嫁嫂嫌嫩
+嬉子孔孕字存孙孟季孤学孩學宁它宅宇守安宋完宏宗官定宜宝实実宠审客宣室宫宮害宴家容宽宾宿寄密富寒寓寝察實寨寫寶寸对
+寺寻导対寿封専射将將專尊尋對導小少尔尖尚尝尤就尸尺尼尽尾尿局屁层居届屋屏展属履屯山岁岗岛岡岩岭岳岸峡峰島崎川州巡
+工左巧巨差己已巴巻币市布帅师希帐帖帝带師席帮帯帰帳帶常帽幅幕干平年并幸幻幼幽广広庄庆床序库应底店府废度座庫庭康廉
+廣延廷建开异弃弄弊式引弗弘弟张弱張強弹强归当录形彦彩彰影役彻彼往征径待很律後徐徒得從御復循微徳徴德徽心必忆忍志忘
+忙応忠忧快念忽怀态怎怒怕怖思怡急性怪总恋恐恒恢恩息恶悉悟悠患悦您悪悲情惊惑惜惠惨惯想意愛感愿慈態慎慢慧慰懂應戀戏
+成我戒或战戦截戰戲戴戶户戸戻房所手才扎扑扒打払托扣执扩扫扬扰扱扶批找承技把抓投抗折抜択抢护报披抱抵押抽担拆拉拍拒
+拓拔拖拘招拜拟拥拨择括拳拼拾拿持挂指按挑挡挣挥振挺捕损换据捷掃授掉掌排掛採探接控推措掲揉描提插換握揭援搏搜搞搬搭
+携摄摆摇摘摩摸撃撑撒撞撤播撮撸擊操據擦攝支收改攻放政故效敌敏救敗教敢散敦敬数整敵數文斗料斤断斯新方於施旁旅旋族旗
+无既日旦旧旨早旬旭时旺昂昆昌明易昔星映春昨昭是昼显時晋晒晓晚晨普景晰晴晶智暂暇暑暖暗暨暮暴曜曝曰曲更書曹曼曾替最
+會月有朋服朗望朝期木未末本札术朱机杀杂权杆杉李杏材村杜束条来杨杭杯杰東松板极构析林枚果枝枪架柄柏某染柔柜查柱柳柴
+査标栋栏树栗校株样核根格桂桃框案桌桑档桥桶梁梅條梦梨梯械检棋棒棚森植椒検楚業極楼楽概榜構様槽樂樓標模樣横橋機橹橾
+權欠次欢欣欧欲欺款歉歌歓歡止正此步武歩歲歳歴歷死殊残殖段殺毁毅母毎每毒比毕毛毫氏民气気氣氧水永汁求汇汉汗江池污汤
+決汽沁沃沈沉沒沖沙沟没沢沪河油治沿況泄泉泊法泛泡波泥注泰泳泽洁洋洗洛洞津洪洲活派流浅浆测济浓浜浦浩浪浮浴海消涉涓
+涙涛润涨涩涯液涵淘淡淫深混添清済渐減渠渡温測港游湖湘湾湿満源準溪滋滑滚满滤滨滴滿漂漏演漢漫潔潘潜潭潮澡澳激灣火灭
+灯灰灵灾炉炎炒炮炸点為炼烈烟烦烧热無焦然焼煌煙煤照熊熟熱燃燕營爆爰爱爵父爷爸爽片版牌牙牛牡牢牧物牲特犬犯状狂狐狗
+狠独狸狼猎猛猜猪猫献猴獸玄率玉王玖玛玩环现玲玻珍珠班現球理琪琳琴瑞璃環瓜瓣瓦瓶甘甚甜生產産用田由甲申电男甸町画畅
+界留略番畫異當疆疑疗疫疯疲疼疾病症痛療癌発登發白百的皆皇皮盆盈益盐监盒盖盗盘盛盟監盤目直相盾省眉看県真眠眼着睛睡
+督瞬知矩短石矿码砂研砖破础硕硬确碍碎碑碰確碼磁磨示礼社祖祝神祥票祭禁福禧离禽禾秀私秋种科秒秘租秦积称移程稍税種稱
+稳稿穆積穴究空穿突窍窗窝窥立站竞竟章童端競竹笑笔符第筆等筋筑答策筛筹签简算管箭箱節篇築篮簡籍米类粉粒粗粤粮精糕糖
+系紀約紅納純紙級素索紧紫累細紹終組経結絡給統絲絶經続維網総緒線締編縄縮總績繁續纠红约级纪纬纯纲纳纵纷纸纹纽线练组
+细织终绍经绑结绕绘给络绝统继绩绪续维综绿缓编缘缩缴缺网罗罚罩罪置署羅羊美羞群義羽翁翌習翔翠翻翼耀老考者而耐耗耳聊
+职联聘聚聞聪聯聲職肃肉肌肖股肤肥肩肯育肺胃胆背胎胖胜胞胡胶胸能脂脑脚脱脸腐腕腰腳腹腾腿膜膽臀臣自臭至致臺與興舍舒
+舔舗舞舟航般舰船艇良色艳艷艺艾节芝芬芯花芳芸芽苍苏苑苗若苦英范茶茸草荐荒荡荣药荷莉莎莓莞莫莱莲获菌菜華菲萄萌萝营
+萨萬落葉著葛葡董蒂蒙蒲蓝蔡蕉蕩薄薦薪薬藏藝藤虎虐虑處虚號虫虹虽蛇蛋蛛蜂蜜蝶融血行術街衛衡衣补表袋袖袜被袭裁裂装裏
+裕裙補裝裤裸製襪西要覆見規視覚覧親観覽觀见观规视览觉角解触言訂計訊討記訪設許訳診証評詞詢試話詳誉誌認誘語說説読誰
+課調談請論講謝證識警議護讀變讓计订认讨让训议讯记讲许论设访诀证评识诈诉诊词译试诗诚话询该详语误诱说请诸诺读课谁调
+谈谋谓谜谢谨谱谷豆豊象豪豹貌負財貨販責買貸費貼賀資賞質購贝负贡财责贤败账货质贫购贯贴贵贷贸费赁资赋赌赏赔赖赚赛赞
+赠赢赤赫走赴赵赶起超越趋趣足跃跌跑距跟跨路跳践踏踩踪躁身車軍転軽較載輪輯輸轉车轨轩转轮软轴轻载较辅辆辉辑输辖辛辞
+辣辦辨辰辱農边辺込辽达迁迅过迈迎运近返还这进远违连迟迪迫述迷迹追退送适逃逆选逊透逐递途這通速造連週進逸逻逼遂遇遊
+運遍過道達違遗遠遣遥適遭遮遵選避邀還邑那邦邪邮邻郎郑部郭郵都配酒酷酸醉醒醫采释里重野量金鉄鉴銀錄錯録鍵鏈鐘鑫针钟
+钢钥钮钱钻铁铃铜铭银铺链销锁锅锋锐错锡锦键镇镜長长門閉開間関閱閲關门闪闭问闲间闻阁阅队阪防阳阴阵阶阻阿附际陆陈陌
+降限院除险陪陰陵陶陷険陽隆隊階随隐隔際障难雀雄雅集雑雕雙雞離難雨雪零雷電需震霍霞露霸青靖静非靠面革鞋韓韩音響頁頂
+頃項順須預領頭頻頼題額顔願類页顶项顺须顾顿预领频颖颗题颜额風风飛飞食飯飲養餐館饭饮饰馆馈首香馨馬駅験驗马驰驱驶驻
+驾验骑骗骚骤骨骰體高鬼魂魅魏魔魚鱼鲁鲜鲸鳥鸟鸡鸣鸭鸿鹅鹏鹰鹿麗麟麦麻麼黃黄黎黑黒默點鼎鼓鼠鼻齐齢龄龍龙
+"""
+
+# Symbols and emoji that are one token; the others are two or three, and two flags letters of two each are four.
+_TOKEN_SYMBOL_SINGLES = (
+    "–—―‘’‚“”„‟†‡•․…‰′″‹›※‼₂₪€₹℃№™ΩⅠⅡⅤⅴⅼ←↑→↓⇒∀∆−∙√∞∨≈≤≥≫①②③④⑤─━│┃├┣═║╗╝▀▄█▋░▒▓■□▪▫▬▲△▶▷►▼▽◆◇○◎●★☆"
+    "☎☴☺♀♂♡♥♦♪♫✅✓✔✨❤➡⠀⭐⭕🏻🏼👇👉👌👍👏💕🔥😀😁😂😉😊😍😘😭🙂🙏🤣\u2028\u202a-\u202f\u2060\u2063\u20e3")
+
 # What the patterns name as <NAME>; a value may name others that stand above it. `re` knows no \p classes.
 _TOKEN_PARTS = (
     ("PUNCT", r"[!-/:-@\[-`{-~]"),
@@ -112,7 +174,8 @@ _TOKEN_PARTS = (
      "一不与中为也于仅从他以会但你其共再则到加即却又只可各同因在多大如它对将小就并应当很总我所把是更有本此"
      "每比没由看第经美而自被要让该请还这那都需"
      "]"),
-    ("LONG", "[a-z]{1,10}(?![a-z<ACCENT>])<ENDING>"),
+    ("WORD", "a-z<ACCENT>"),
+    ("LONG", "[a-z]{1,<FURTHER>}(?![a-z<ACCENT>])<ENDING>"),
     ("CONTRACTION", "'(?:s|t|re|ve|m|ll|d)(?![a-z])"),
     # An accented letter in a word, with the letters after it that share its token. Each language its own: Czech and
     # Polish words fall into many tokens, Spanish and Vietnamese ones into few.
@@ -120,15 +183,37 @@ _TOKEN_PARTS = (
                  "|[<ACCENT>][a-z<WEST><VIET>]{0,3}"),
     ("REST", "(?:<CONTRACTION>|<ACCENTED>|)"),
     ("WORDREST", "(?:<LONG>|<CONTRACTION>|<ACCENTED>|)"),
+    # Symbols that a space before them joins.
+    ("SYMBOL", "\u2190-\u227f\u22c0-\u2300\u2340-\u243f\u2500-\u2775\u2794-\u2aff\u2b40-\u2bff"
+               "\U0001f000-\U0001f3bf\U0001f440-\U0001f93f\U0001f97f-\U0001faff"),
     ("RUN", r"-{4,80}|={4,80}|\*{4,80}|\#{4,80}|/{4,80}|_{4,40}|\.{4,40}|~{4,40}|\+{4,40}"),
 )
 
-# The first part is tried where a space stands: a word takes one leading space with it. One alternative a line; a
-# line that ends with "#+" can only match beyond ASCII, and is left out of the pattern for plain ASCII text.
+# Limits of runs of letters that are one token: lowercase ones and capitalised ones behind a space, then the same
+# without it; and how many letters more make one token where the ending is right. German words fall apart sooner than English ones (and than the words of code, which are English).
+_TOKEN_LIMITS = (("LOW", "8"), ("CAP", "4"), ("BARELOW", "6"), ("BARECAP", "7"), ("FURTHER", "10"))
+_TOKEN_LIMITS_GERMAN = (("LOW", "7"), ("CAP", "4"), ("BARELOW", "4"), ("BARECAP", "3"), ("FURTHER", "3"))
+
+# German is what has an umlaut and one of these words for every so many characters of its beginning.
+_TOKEN_GERMAN_WORDS = " (?:der|die|das|und|nicht|ist|den|mit|sich|ein|eine|zu|auf|f\u00fcr|von|wird|werden|im)\\b"
+_TOKEN_GERMAN_CHARS = 120
+_TOKEN_GERMAN_SAMPLE = 2000
+
+# Characters that are one token or stand in the pattern; but for the singles, all others are two tokens or more.
+_TOKEN_KNOWN = "\\x00-\u2012\u2c00-\u33ff\ua000-\uf8ff\ufb00-\U0001efff\U0001fb00-\U0001ffff"
+
+# Those of the others that are three.
+_TOKEN_THREE = ("[\u2340-\u243f\u26c9-\u26ff\u27c2-\u27ff\u2801-\u2aff\u2b56-\u2bff\u3400-\u4dbf"
+                "\U0001f000-\U0001f1bf\U0001f200-\U0001f2ff\U0001f546-\U0001f5ff\U0001f6c9-\U0001f8fe"
+                "\U0001f983-\U0001f9cf\U0001f9d1-\U0001faff\U00020000-\U0010ffff]")
+
+# A word takes one leading space with it, and so does what stands in the part for spaces. One alternative a line; a line
+# that ends with "#+" can only match beyond ASCII, and is left out of the pattern for plain ASCII text.
 _TOKEN_PATTERN = r"""
-[ ](?:
-  [a-z]{1,8}<WORDREST>
- |[A-Z](?:[a-z]{1,4}<WORDREST>|[A-Z]{1,7}(?![a-z])|<REST>)
+(?=[<HAN>])(?:<HANPAIR>|[<HAN>])|           #+
+(?:[ ](?:[a-z]{1,<LOW>}|[A-Z][a-z]{1,<CAP>})|(?<![<WORD>])[a-z]{1,<BARELOW>}|[A-Z][a-z]{1,<BARECAP>})<WORDREST>
+|[ ](?:
+  [A-Z](?:[A-Z]{1,7}(?![a-z])|<REST>)
  |<RUN>
  |<PUNCT>{1,3}(?!<PUNCT>)[\r\n/]{0,8}
  |<PUNCT>{1,2}
@@ -140,16 +225,20 @@ _TOKEN_PATTERN = r"""
  |[<OTHER>]{1,3}                            #+
  |[<HANSPACED>]                             #+
  |[<CJKPUNCT>]{1,2}[\r\n]{0,4}              #+
+ |\u2764\ufe0f                              #+
+ |[<SYMBOL>]                                #+
 )
 |(?<=[a-z])[a-z]{1,5}<REST>
 |(?<=[<SLAVIC>])[a-z]{1,3}                  #+
-|[a-z]{1,8}<WORDREST>
-|[A-Z](?:[a-z]{1,8}<WORDREST>|[A-Z]{1,3}(?![a-z])|<REST>)
+|[A-Z](?:[A-Z]{1,2}(?![a-z])|<REST>)
 |[0-9]{1,3}
 |<RUN>
-|[_.(\#\[*'][a-z]{1,8}
+|[_.(\#\[*'][a-z]{1,6}
+|-[a-z]{1,5}
+|/[a-z]{1,5}
+|[:<;=][a-z]{4,6}(?![a-z])
 |\t[a-z]{2,6}
-|_[A-Z]{1,5}(?![a-z])
+|_[A-Z]{1,4}(?![a-z])
 |[.\-=_][A-Z][a-z]{1,5}
 |<PUNCT>[A-Za-z](?![A-Za-z])
 |":[\[{]"
@@ -158,11 +247,12 @@ _TOKEN_PATTERN = r"""
 |\s{0,100}[\r\n]
 |\s{1,100}(?!\S)
 |\s
-|(?=[<HAN>])(?:<HANPAIR>|[<HAN>])           #+
 |[<KANASINGLE>]                             #+
 |[<KANA>]{1,2}                              #+
 |[，。](?:<HANCOMMA>)                       #+
 |[<CJKPUNCT>]{1,2}[\r\n]{0,4}              #+
+|\u2764\ufe0f                              #+
+|(?:\u2500{2,16}|\u2550{2,16}|\u2588{2,8})  #+
 |<ACCENTED>                                 #+
 |[<CYRILLIC>]{1,5}                          #+
 |[<ARABIC>]{1,3}                            #+
@@ -173,10 +263,10 @@ _TOKEN_PATTERN = r"""
 """
 
 
-def _token_endings():
-    """Return a lookbehind for _TOKEN_ENDINGS, grouped by first letter so that a miss tries few places."""
+def _token_endings(endings):
+    """Return a lookbehind for endings, grouped by first letter so that a miss tries few places."""
     grouped = {}
-    for ending in _TOKEN_ENDINGS.split():
+    for ending in endings.split():
         grouped.setdefault(ending[0], []).append(ending[1:])
     return "(?<=%s)" % "|".join("%s(?:%s)" % (first, "|".join(rest)) for first, rest in grouped.items())
 
@@ -192,14 +282,15 @@ def _token_han_pairs():
     return "|".join(alternatives)
 
 
-def _token_compile(plain):
-    """Return the compiled pattern; both kinds split an ASCII text alike.
+def _token_compile(plain=False, german=False):
+    """Return the compiled pattern; all but the German one split an ASCII text alike.
 
     plain: True for ASCII text only, which compiles in a tenth of the time.
     """
     pattern = _TOKEN_PATTERN
-    parts = [("ENDING", _token_endings()), ("HANPAIR", "" if plain else _token_han_pairs())]
-    parts.extend(_TOKEN_PARTS)
+    endings, limits = (_TOKEN_GERMAN_ENDINGS, _TOKEN_LIMITS_GERMAN) if german else (_TOKEN_ENDINGS, _TOKEN_LIMITS)
+    han_pairs = "" if plain else "[<HAN>]" if german else _token_han_pairs()
+    parts = [*limits, ("ENDING", _token_endings(endings)), ("HANPAIR", han_pairs), *_TOKEN_PARTS]
     if plain:
         pattern = re.sub(r".*#\+\n", "", pattern)
     for name, value in reversed(parts):
@@ -209,16 +300,57 @@ def _token_compile(plain):
     return re.compile(pattern, re.VERBOSE)
 
 
+class _TokenPatterns:
+    """The compiled patterns, each when the first text needs it.
+
+    Two threads may both compile one: it is the same, and either may stay.
+    """
+
+    def __init__(self):
+        self.plain = _token_compile(plain=True).findall
+
+    def __getattr__(self, name):
+        if name == "many":
+            singles = (_TOKEN_HAN_SINGLES + _TOKEN_HAN_PAIRS).split()
+            made = re.compile("[^%s%s%s]" % (_TOKEN_KNOWN, _TOKEN_SYMBOL_SINGLES, "".join(singles)))
+        elif name in ("german_words", "three"):
+            made = re.compile(_TOKEN_THREE if name == "three" else _TOKEN_GERMAN_WORDS)
+        else:
+            made = _token_compile(german=name == "german")
+        setattr(self, name, made.findall)
+        return made.findall
+
+    def find(self, text):
+        """The findall() that splits `text`, but for the tokens that end within a character."""
+        if text.isascii():
+            return self.plain
+        if "ü" in text or "ä" in text or "ö" in text or "ß" in text:
+            sample = text[:_TOKEN_GERMAN_SAMPLE]
+            if len(self.german_words(sample)) * _TOKEN_GERMAN_CHARS >= len(sample):
+                return self.german
+        return self.other
+
+    def further(self, text, *span):
+        """How many tokens end within a character of `text`."""
+        found = self.many(text, *span)
+        return len(found) + len(self.three("".join(found))) if found else 0
+
+
 class Tokenizer:
     """What every tokenizer offers; any thread may call it.
 
-    name: str, as the command line spells it.
+    name: str, as the command line spells it. inline_bytes: a request of more bytes is counted on a worker thread.
     """
 
     name = ""
+    inline_bytes = 1 << 30
 
     def split(self, text):
-        """Return the tokens of `text`, a list of str with "".join(pieces) == text."""
+        """Return the tokens of `text`, a list of str with "".join(pieces) == text.
+
+        A piece is empty where a token ends within a character: the character stands in the piece of the token that
+        completes it. Who streams pieces sends nothing for an empty one; it counts, and it takes its time.
+        """
         raise NotImplementedError
 
     def count(self, text):
@@ -250,6 +382,7 @@ class TokenIds:
     """
 
     KEPT = 1 << 20                  # pieces whose ids are remembered; then the oldest half is dropped
+    SILENT = 0x7FFFFFFF             # the id of every token without text of its own
 
     def __init__(self, split):
         self._split = split
@@ -260,8 +393,11 @@ class TokenIds:
         ids = []
         pieces = self._pieces
         for piece in self._split(text):
+            if not piece:
+                ids.append(self.SILENT)
+                continue
             number = _token_number(piece)
-            while pieces.get(number, piece) != piece:
+            while number == self.SILENT or pieces.get(number, piece) != piece:
                 number = (number + 1) & 0x7FFFFFFF      # another piece has it: the next one
             pieces[number] = piece
             ids.append(number)
@@ -273,7 +409,7 @@ class TokenIds:
     def decode(self, ids):
         """The text of ids. Any integers are taken."""
         pieces = self._pieces
-        return "".join([pieces.get(number) or " token" for number in ids])
+        return "".join([pieces.get(number) or " token" for number in ids if number != self.SILENT])
 
 
 def _token_number(piece):
@@ -283,18 +419,18 @@ def _token_number(piece):
 class ApproxTokenizer(Tokenizer):
     """A close guess at `o200k_base`, and the default.
 
-    What callers may rely on: a lowercase ASCII word of up to eight letters is one token together with one leading
-    space, and so is a capitalised one of up to five; at the start of a text or of a line (no space), a capitalised
-    word of up to nine letters is one. "," and "." after a word are one token each, but newlines that follow a mark
-    belong to its token: "end.\\n\\n" is ["end", ".\\n\\n"]. A token is never empty and never less than a code point, so
-    that an emoji counts as one, where o200k_base has two on average.
+    What callers may rely on, in ASCII text: a lowercase word of up to eight letters is one token together with one
+    leading space, and so is a capitalised one of up to five; at the start of a text or of a line (no space), a
+    capitalised word of up to eight letters is one. "," and "." after a word are one token each, but newlines that
+    follow a mark belong to its token: "end.\\n\\n" is ["end", ".\\n\\n"]. An emoji is mostly two or three tokens: its
+    pieces are empty but for the last one.
     """
 
     name = "approx"
 
     def __init__(self):
-        self._find_plain = _token_compile(plain=True).findall
-        self._find_any = None
+        self._patterns = _TokenPatterns()
+        self._find_plain = self._patterns.plain
         self._counts = {}           # short texts come again: with every turn of a chat, its whole history
         self._ids = TokenIds(self.split)
 
@@ -304,36 +440,41 @@ class ApproxTokenizer(Tokenizer):
     def decode(self, ids):
         return self._ids.decode(ids)
 
-    def _finder(self, text):
-        """Return the findall() for `text`. The large pattern waits for the first text that needs it."""
-        if text.isascii():
-            return self._find_plain
-        if self._find_any is None:
-            # Two threads may both come here: they compile the same pattern, and either one may stay.
-            self._find_any = _token_compile(plain=False).findall
-        return self._find_any
-
     def split(self, text):
-        return self._finder(text)(text)
+        if text.isascii():
+            return self._find_plain(text)
+        patterns = self._patterns
+        pieces = patterns.find(text)(text)
+        if not patterns.further(text):
+            return pieces
+        whole = []
+        for piece in pieces:
+            if not piece.isascii():
+                whole += [""] * patterns.further(piece)
+            whole.append(piece)
+        return whole
 
     def count(self, text):
         if len(text) <= _TOKEN_CACHED_CHARS:
             counts = self._counts
             count = counts.get(text)
             if count is None:
-                count = len(self._finder(text)(text))
+                count = self._count(text)
                 if len(counts) >= _TOKEN_CACHED_TEXTS:
                     counts.clear()
                 counts[text] = count
             return count
         if len(text) <= _TOKEN_WINDOW_CHARS:
-            if text.isascii():
-                return len(self._find_plain(text))
-            return len(self._finder(text)(text))
+            return self._count(text)
         return self.count_slowly(text, int)
 
+    def _count(self, text):
+        if text.isascii():
+            return len(self._find_plain(text))
+        return len(self._patterns.find(text)(text)) + self._patterns.further(text)
+
     def count_slowly(self, text, breathe):
-        find = self._finder(text)
+        find, further = self._patterns.find(text), None if text.isascii() else self._patterns.further
         total = start = 0
         while len(text) - start > _TOKEN_WINDOW_CHARS:
             end = start + _TOKEN_WINDOW_CHARS
@@ -344,6 +485,9 @@ class ApproxTokenizer(Tokenizer):
             while end > sure:
                 end -= len(pieces.pop())
             total += len(pieces)
+            if further is not None:
+                total += further(text, start, end)
             start = end
             breathe()
-        return total + len(find(text, start))
+        total += len(find(text, start))
+        return total if further is None else total + further(text, start)

@@ -6,7 +6,9 @@
 In: the tool, and the base URL of a server started with the same three numbers. Out: four lines per API (requests and
 the medians of TTFT, ITL and output length), each with the configured value, the tool's and the C generator's, then
 "N passed, M failed"; exit 0 only if every request of every run succeeded, every output has the configured length and
-all medians are within LIMITS_MS. GuideLLM drives chat, completions, Responses and chains of Responses (a fifth line:
+all medians are within LIMITS_MS. At the end comes a loaded run over chat: --streams concurrent ones, where the server
+is held to what the C generator sees (2 ms and 2 %), the tool's difference is printed, and the page of /metrics has to
+have counted exactly what each client counted. GuideLLM drives chat, completions, Responses and chains of Responses (a fifth line:
 each turn names the one before by previous_response_id), AIPerf chat, always streamed.
 
 The C generator (streamload.c, looked for in ../shared/bench beside the checkout) is an eye on the same server that
@@ -29,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.parse
+import urllib.request
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GENERATOR_SOURCE = os.path.join(os.path.dirname(CHECKOUT), "shared", "bench", "streamload.c")
@@ -42,6 +45,14 @@ CHAIN_TURNS = 5
 # that a late first token shortens: both tools derive them as (last - first token) / (tokens - 1). Late is what the
 # tool, the kernel and a busy machine add.
 LIMITS_MS = {"ttft_ms": (-1.0, 5.0), "itl_ms": (-1.0, 1.0)}
+
+# In the loaded run the server is held to this by the C generator alone: ms, and a share of the configured value.
+LOADED_LIMIT_MS, LOADED_LIMIT_SHARE = 2.0, 0.02
+LOADED_REQUESTS = 400
+
+# What a client counts -> the samples of the page that count the same, added up over their labels.
+COUNTERS = {"requests": "vllm:request_success_total", "tokens": "vllm:generation_tokens_total",
+            "TTFTs": "vllm:time_to_first_token_seconds_count", "ITLs": "vllm:inter_token_latency_seconds_count"}
 
 
 def build_tokenizer(folder):
@@ -132,7 +143,8 @@ def measure_guidellm(options, api, folder):
             "--backend",
             backend,
             "--profile",
-            "kind=constant,rate=%g" % options.rate,
+            "kind=constant,rate=%g" % options.rate if not options.concurrency
+            else "kind=concurrent,streams=%d" % options.concurrency,
             "--constraint",
             "kind=max_requests,count=%d" % options.requests,
             "--tokenizer",
@@ -201,10 +213,8 @@ def measure_aiperf(options, api, folder):
             folder,
             "--isl",
             "32",
-            "--arrival-pattern",
-            "constant",
-            "--request-rate",
-            "%g" % options.rate,
+            *(("--concurrency", "%d" % options.concurrency) if options.concurrency
+              else ("--arrival-pattern", "constant", "--request-rate", "%g" % options.rate)),
             "--request-count",
             "%d" % options.requests,
             "--workers-max",
@@ -263,7 +273,7 @@ def measure_generator(options, api, generator):
             "--body",
             json.dumps(dict(body, model=options.model, stream=True)),
             "--conns",
-            str(GENERATOR_CONNECTIONS),
+            str(options.concurrency or GENERATOR_CONNECTIONS),
             "--max-requests",
             str(options.requests),
             "--secs",
@@ -284,7 +294,8 @@ def measure_generator(options, api, generator):
 def seen(succeeded, wrong, ttft_ms, itl_ms, lengths):
     """The record that the measurers return."""
     lengths = lengths or [0]
-    return {"succeeded": succeeded, "wrong": wrong, "ttft_ms": ttft_ms, "itl_ms": itl_ms,
+    total = sum(lengths) if len(lengths) == succeeded else min(lengths) * succeeded     # the generator says both ends
+    return {"total": total, "succeeded": succeeded, "wrong": wrong, "ttft_ms": ttft_ms, "itl_ms": itl_ms,
             "tokens": statistics.median(lengths), "tokens_range": (min(lengths), max(lengths))}
 
 
@@ -314,6 +325,62 @@ TOOLS = {  # command: (name, measurer, APIs)
     "aiperf": ("AIPerf", measure_aiperf, ("chat",)),
     "guidellm": ("GuideLLM", measure_guidellm, ("chat", "completions", "responses", "chain")),
 }
+
+
+def scrape(options):
+    """{what COUNTERS name: int} of the server's page just now."""
+    root = urllib.parse.urljoin(options.base_url, "/metrics")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(root, timeout=10) as answer:
+        lines = answer.read().decode("utf-8").splitlines()
+    found = dict.fromkeys(COUNTERS, 0)
+    for line in lines:
+        for name, sample in COUNTERS.items():
+            if line.startswith((sample + "{", sample + " ")):
+                found[name] += int(float(line.rsplit(" ", 1)[1]))
+    return found
+
+
+def check_loaded(options, folder, generator):
+    """The loaded run: (passed, failed). The tool and the generator run one after the other."""
+    name, measure, _ = TOOLS[options.tool]
+    loaded = argparse.Namespace(**dict(vars(options), concurrency=options.streams, requests=LOADED_REQUESTS))
+    good = bad = 0
+
+    def say(title, figures, rule, wrong):
+        nonlocal good, bad
+        good, bad = good + (not wrong), bad + bool(wrong)
+        print("%-11s %-8s %s: %s" % ("loaded", title, ", ".join(figures), "FAILED, not %s: %s" % (rule, "; ".join(wrong))
+                                     if wrong else "ok, " + rule), flush=True)
+    try:
+        before = scrape(options)
+        views, counted = [], []
+        for client, run in ((name, lambda: measure(loaded, "chat", folder)),
+                            ("C generator", lambda: measure_generator(loaded, "chat", generator))):
+            if client == name or generator:
+                views.append((client, run()))
+                after = scrape(options)
+                counted.append({key: after[key] - before[key] for key in after})
+                before = after
+    except (RuntimeError, OSError, LookupError, ValueError) as error:
+        say("run", [], "readable", ["%s: %s" % (type(error).__name__, error)])
+        return good, bad
+    say("requests", *check_requests(loaded, views))
+    say("length", *check_length(loaded, views))
+    for title, key in (("TTFT", "ttft_ms"), ("ITL", "itl_ms")):
+        wanted = getattr(options, key)
+        limit = LOADED_LIMIT_MS + LOADED_LIMIT_SHARE * wanted
+        figures = ["%d streams, configured %g ms" % (options.streams, wanted)] + [
+            "%s %.2f (%+.2f)" % (client, view[key], view[key] - wanted) for client, view in views]
+        wrong = ["%s %+.2f ms off" % (client, view[key] - wanted) for client, view in views[1:]
+                 if not abs(view[key] - wanted) <= limit]
+        say(title, figures, "within %g ms by the generator" % limit if generator else "printed only", wrong)
+    for (client, view), seen_there in zip(views, counted):
+        wanted = {"requests": view["succeeded"], "tokens": view["total"], "TTFTs": view["succeeded"],
+                  "ITLs": view["total"] - view["succeeded"]}
+        say("counts", ["%s: %s" % (client, wanted)], "what /metrics has counted",
+            [] if wanted == seen_there else ["the page has %s" % seen_there])
+    return good, bad
 
 
 def check_requests(options, views):
@@ -392,10 +459,12 @@ def parse_options(arguments):
     parser.add_argument("--output-tokens", type=int, default=32)
     parser.add_argument("--requests", type=int, default=10)
     parser.add_argument("--rate", type=float, default=4.0, help="the tool's requests per second (default: 4)")
+    parser.add_argument("--streams", type=int, default=50, help="of the loaded run; 0: without it (default: 50)")
     parser.add_argument("--model", default="mock-model")
     parser.add_argument("--api", choices=sorted(PATHS), action="append", help="default: all that the tool is run on")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="per run, imports included (default: 60)")
     options = parser.parse_args(arguments)
+    options.concurrency = 0
     apis = TOOLS[options.tool][2]
     options.api = options.api or apis
     if not set(options.api) <= set(apis):
@@ -419,6 +488,9 @@ def main(arguments=None):
         build_tokenizer(folder)
         for api in options.api:
             good, bad = check_api(options, api, folder, generator)
+            passed, failed = passed + good, failed + bad
+        if options.streams:
+            good, bad = check_loaded(options, folder, generator)
             passed, failed = passed + good, failed + bad
     print("%d passed, %d failed" % (passed, failed))
     return 1 if failed else 0

@@ -6,18 +6,53 @@ from backends.contract import Backend, TextDelta, TextRun, Usage
 
 
 LONG_BATCH_TOKENS = 1000            # some 2 us each: a bigger batch is planned on a worker
+_CACHED_PROMPT_TOKENS = 2000        # so is one with more to look up in a prefix cache
 
 
 class BatchRequest:
     """Requests whose choices are numbered through: request k's choice c is k * n + c."""
 
     breathe = None
+    endpoint = "completions"
 
     def __init__(self, requests):
         self.requests = requests
         self.n = requests[0].n
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
+        self.seed = requests[0].seed
+
+    @property
+    def seqs(self):
+        return self.n * len(self.requests)
+
+    @property
+    def raw(self):
+        return self.requests[0].raw
+
+    @property
+    def wire_faults(self):
+        return [fault for request in self.requests for fault in request.wire_faults]
+
+    @property
+    def rule(self):
+        return self.requests[0].rule
+
+    @property
+    def held_tokens(self):
+        return sum(request.held_tokens for request in self.requests)
+
+    @property
+    def draw(self):
+        return self.requests[0].draw
+
+    @property
+    def overrides(self):
+        return self.requests[0].overrides
+
+    @property
+    def ttft_s(self):
+        return min(request.ttft_s for request in self.requests)
 
     @property
     def max_tokens(self):
@@ -36,6 +71,8 @@ class BatchBackend(Backend):
     def __init__(self, backend):
         self._backend = backend
         self.blocking = backend.blocking
+        self.engine = backend.engine
+        self.sets_faults = getattr(backend, "sets_faults", False)   # a user's class may have generate() alone
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)
@@ -44,6 +81,9 @@ class BatchBackend(Backend):
             tokens *= 4
         if not self.blocking and batch.requests[0].breathe is None and tokens > LONG_BATCH_TOKENS:
             raise TakesLong()
+        if len(batch.requests) > 1 and batch.requests[0].breathe is None and self._backend.cache_stats() is not None \
+                and sum(request.history.tokens for request in batch.requests) > _CACHED_PROMPT_TOKENS:
+            raise TakesLong()           # here, before any of them was counted
         if len(batch.requests) == 1:
             return self._backend.generate(batch.requests[0], cancel)
         streams = [_renumbered(self._backend.generate(request, cancel), number * batch.n)

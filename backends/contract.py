@@ -61,7 +61,8 @@ class ItemUpdate(namedtuple("ItemUpdate", "kind phase fields choice", defaults=(
 
 
 class ItemEnd(namedtuple("ItemEnd", "kind fields choice", defaults=({}, 0))):
-    """The item that began last is complete. fields: dict laid over its first fields."""
+    """The item that began last is complete. fields: dict laid over its first fields. With the kind function_call
+    or custom_tool_call it says that all calls so far are; else they are at the Finish."""
     __slots__ = ()
 
 
@@ -76,11 +77,17 @@ class Finish(namedtuple("Finish", "reason choice", defaults=("stop", 0))):
     __slots__ = ()
 
 
-class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens",
-                       defaults=(0, 0))):
-    """Token counts, once a request, over all its choices. choice is always 0."""
+class Usage(namedtuple("Usage", "prompt_tokens completion_tokens reasoning_tokens cached_tokens counted_here",
+                       defaults=(0, 0, False))):
+    """Token counts, once a request, over all its choices. choice is always 0. counted_here: whoever
+    answered did not say, so they are this server's own count."""
     __slots__ = ()
     choice = 0
+
+
+class RawAnswer(namedtuple("RawAnswer", "body choice", defaults=(0,))):
+    """A whole answer that is passed on as it is. body: bytes of JSON. No API's own assembler knows it."""
+    __slots__ = ()
 
 
 class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
@@ -91,7 +98,8 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
 class FailingBackend:
     """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
 
-    blocking = False
+    blocking = sets_faults = False
+    engine = None
 
     def __init__(self, error):
         self._error = error
@@ -101,12 +109,16 @@ class FailingBackend:
 
 
 class SilentBackend:
-    """Answers a request that asks for no output: a turn that only prepares the next."""
+    """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
 
-    blocking = False
+    blocking = sets_faults = False
+    engine = None
+
+    def __init__(self, backend):
+        self._backend = backend
 
     def generate(self, request, cancel):
-        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0))]
+        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0, 0, self._backend.prepare(request)))]
 
 
 # ---- what a request asks for ------------------------------------------------------------------
@@ -156,25 +168,36 @@ class History:
     elsewhere. tokens: int, the prompt's count. prefix_hash: bytes, equal for equal content whatever its
     ids. last_user_text: str. calls: int, tool calls in it so far. after_output: whether a tool's
     output is its last word. messages(): list of chat messages {"role","content",...}.
+    prompt(): all that is read, as a backends.prompt.Prompt, or None where the API does not tell.
+    definitions: a chat's tool definitions as the request has them, or None.
     """
 
-    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "items", "_messages")
+    __slots__ = ("tokens", "prefix_hash", "last_user_text", "calls", "after_output", "items", "definitions", "_messages",
+                 "_prompt")
 
-    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False, items=None):
+    def __init__(self, tokens, prefix_hash, last_user_text, messages, calls=0, after_output=False, items=None,
+                 prompt=None):
         self.tokens = tokens
         self.prefix_hash = prefix_hash
         self.last_user_text = last_user_text
         self.calls = calls
         self.after_output = after_output
         self.items = items
+        self.definitions = None
         self._messages = messages
+        self._prompt = prompt           # takes the History
 
     def messages(self):
         """Walks the chain and parses what is stored: only for who needs the words."""
         return self._messages()
 
+    def prompt(self):
+        """Walks as messages() does where the turns before are asked for."""
+        return None if self._prompt is None else self._prompt(self)
 
-_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields"))
+
+_PLAIN_FIELDS = frozenset(("model", "history", "max_tokens", "raw", "endpoint", "breathe", "ignored_fields", "headers",
+                           "over_socket", "root", "rule", "wire_faults", "overrides"))
 
 
 class GenerationRequest:
@@ -183,17 +206,27 @@ class GenerationRequest:
     banned: texts of tokens that must not be said (logit_bias of -100). model str; history History; max_tokens int or None; min_tokens int; ignore_eos bool;
     n int; echo: the prompt's text when the answer is to repeat it; stop list of str; seed int or None; logprobs None or the number of alternatives; tools
     tuple of ToolSpec, tool_choice ToolChoice, output_format OutputFormat or None; parallel_tools
-    bool; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
+    bool; cache_salt: str that parts prefix caches, or None; max_tool_calls: built-in ones, int or None; include: what a Responses request wants in its items,
     sequence of str; approvals: tuple of (id of an mcp_approval_request, bool), answered by this turn; reasoning_items "none", "bare" (an item without text) or "summary"; reasoning_effort str or None; sampling dict of temperature and the like; wire_faults
-    list of (event k, action), carried out by the player; ignored_fields: names that the request
-    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions" or
-    "responses"; breathe: see Host.
+    what is to go wrong, as faults.read_faults() takes it, set by the backend; ignored_fields: names that the request
+    says and nobody acts on; raw: the request's dict; endpoint: "chat", "completions", "responses", "compact"
+    or "forward"; authorization: the client's own header, when it is to be passed on; breathe: see Host.
+
+    For a backend that wants_origin: headers {lower-case name: value}; over_socket bool; root: a function that
+    returns the id of the first response of the chain that it follows, or None.
+    Set by a backend in generate(): rule: name of the script's rule that answers it; overrides: what
+    Assembler.rename() takes, or None.
     """
 
-    max_tokens = seed = logprobs = output_format = echo = max_tool_calls = None
+    ttft_s = 0.0                        # of its plan, once the backend has made it
+    held_tokens = 0                     # of its prompt and its plan, where there is an engine
+    draw = b""                          # the digest that the plan was drawn with
+    prefill_s = 0.0                     # what its prompt adds to TTFT, where prefill is simulated
+    max_tokens = seed = logprobs = output_format = echo = max_tool_calls = cache_salt = None
     tool_choice = NO_TOOLS
     reasoning_items = "none"
-    reasoning_effort = sampling = raw = breathe = None
+    reasoning_effort = sampling = raw = breathe = authorization = headers = root = rule = overrides = None
+    over_socket = False
     min_tokens = 0
     ignore_eos = False
     n = 1
@@ -206,8 +239,13 @@ class GenerationRequest:
         self.history = history
         self.__dict__.update(given)     # 20 assignments of mostly defaults cost 1 us more
 
+    @property
+    def seqs(self):
+        """Sequences that an engine runs for it."""
+        return self.n
+
     def prompt_tokens(self):
-        return self.history.tokens
+        return self.history.tokens or 0         # None where another server counts them
 
     def is_plain(self):
         """Whether it asks for text within a limit and nothing else: no field but these was given."""
@@ -275,7 +313,13 @@ class Cancel:
         """The generation is complete: nothing cancels it any more. False when it was cancelled."""
         with self._lock:
             self._over = not self._set
+            if self._over:
+                self._callbacks = None      # who called on_cancel() is held no longer
             return self._over
+
+    def is_over(self):
+        """Whether the generation is complete, or has failed, and was not cancelled."""
+        return self._over
 
     def set(self):
         for callback in self.raise_flag():
@@ -287,9 +331,22 @@ class Backend:
 
     blocking: True unless generate() and iterating over what it returns never wait for anything;
     a blocking backend runs on a worker thread, so that a user's code never stops the clock.
+    relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
+    admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
+    and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
+    judges: chat and text completions, embeddings and the like are offered to it as they came, see takes().
+    engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
+    wants_origin: whether its requests are to say where they come from (see GenerationRequest).
+    rule_book: None, or a scripted backend's RuleBook.
+    sets_faults: whether generate() may put faults into request.wire_faults; before it returns, if so.
     """
 
     blocking = True
+    relays = judges = False
+    engine = None
+    wants_origin = False
+    rule_book = None
+    sets_faults = False
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.
@@ -302,12 +359,36 @@ class Backend:
         """
         raise NotImplementedError
 
+    def takes(self, request, size_bytes):
+        """Whether it answers a request that nobody has judged yet; else this server reads and answers it as usual.
+
+        request: a ForwardedRequest, or a GenerationRequest whose body is checked no further than it must be.
+        size_bytes: of the body. Waits for nothing; TakesLong as everywhere.
+        """
+        return self.judges
+
     def included(self, item, includes):
         """An output item with what a reader's `include` asks for and it was stored without.
 
         item: dict. includes: values of `include`. Here nothing is known: the item as it is.
         """
         return item
+
+    def prepare(self, request):
+        """Read a prompt that is not to be answered yet; how many of its tokens were cached. Waits for nothing."""
+        return 0
+
+    def cache_stats(self):
+        """A backends.prefix_cache.CacheStats, or None for a backend without a prefix cache. Waits for nothing."""
+        return None
+
+    def secrets(self):
+        """Texts that must never be logged: a tuple of str."""
+        return ()
+
+    def told(self):
+        """What the server says of it when it starts, or ""."""
+        return ""
 
     def close(self):
         """The server stops: let go of files and connections."""

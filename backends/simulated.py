@@ -13,10 +13,13 @@ from random import Random
 
 from api_common import ApiError, TakesLong
 from backends.builtin_tools import fill_includes, place_citations, plan_builtins
+from backends.clocks import Simulation
 from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
-from backends.latency import ClockModel
+from backends.latency import Distribution
+from backends.prefix_cache import PrefixCache
+from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
 from backends.tool_choice import choose_tool
@@ -85,35 +88,53 @@ class DrawSource:
 class SimulatedBackend(Backend):
     """Speaks prose, values that fit a schema, and tool calls, at drawn times.
 
-    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. output_tokens,
-    output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
-    1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
+    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. lengths: of answers that no
+    limit cuts, in tokens: a Distribution, or a number. engine: an Engine, or None. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
     builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
+    cache: a PrefixCache, or None.
     """
 
     blocking = False
+    profile = None                  # the latency profile's dict that it was made from
+    speed = ""                      # how fast it is, in a few words
 
-    def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
-                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0):
+    def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
+                 builtin_tool_rate=0.0, engine=None, cache=None):
         self._clock = clock
         self._tokenizer = tokenizer
-        self._output_tokens = output_tokens
-        self._output_tokens_std = output_tokens_std
+        self._lengths = lengths if lengths.__class__ is Distribution else Distribution("constant", lengths)
+        self._output_tokens = max(1, round(self._lengths.mean))
+        self.engine = engine
         self._auto_tool_rate = auto_tool_rate
         self._refusal_rate = refusal_rate
         self._builtin_tool_rate = builtin_tool_rate
+        self._cache = cache
         self._draws = DrawSource(seed)
         self._prose = Prose()
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
-        clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
-                           settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
-        return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
-                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate)
+        profile = load_profile(settings)
+        simulation = Simulation(settings, profile)
+        cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
+            if settings.cache_blocks else None
+        backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+        backend.profile, backend.speed = profile, simulation.words()
+        return backend
 
     def included(self, item, includes):
         return fill_includes(item, includes)
+
+    def prepare(self, request):
+        found = self._cache.look_up(request) if self._cache is not None else None
+        if found is None:
+            return 0
+        self._cache.keep(found, (), request.breathe)
+        return found.cached
+
+    def cache_stats(self):
+        return self._cache.stats() if self._cache is not None else None
 
     def generate(self, request, cancel):
         """A list of (due_s, delta): each choice's tokens and its Finish, then the Usage.
@@ -124,17 +145,59 @@ class SimulatedBackend(Backend):
         plain = request.is_plain() and request.max_tokens != 0 and not self._refusal_rate
         if request.breathe is None and self._is_long(request):
             raise TakesLong()
-        digest = self._draws.digest(request, plain)
+        found = self._cache.look_up(request) if self._cache is not None else None
+        cached = found.cached if found is not None else 0
+        digest = request.draw = self._draws.digest(request, plain)
+        if self._clock.has_prefill:
+            request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
-            run, reason = self._text_run(request, digest, 0)
+            try:
+                run, reason = self._text_run(request, digest, 0)
+            except TakesLong:
+                self._draws.undo(request)
+                raise
             count = len(run.pieces)
             end = run.dues[count - 1]
-            return [(run.dues[0], run), (end, _FINISHES[reason]), (end, Usage(request.history.tokens, count))]
+            request.ttft_s = run.dues[0]
+            request.held_tokens = request.history.tokens + count
+            plan = [(run.dues[0], run), (end, _FINISHES[reason]),
+                    (end, Usage(request.history.tokens, count, 0, cached))]
+            if found is not None:
+                self._cache.keep(found, ((0, plan),), request.breathe)
+            return plan
         try:
-            return self._whole_plan(request, digest)
+            plan, answers = self._whole_plan(request, digest, cached)
         except TakesLong:
             self._draws.undo(request)
             raise
+        if found is not None:
+            self._cache.keep(found, answers, request.breathe)
+        return plan
+
+    # ---- for a backend that says its own words at this one's times ----------------------------
+
+    def take(self, request):
+        """A request is to be answered with other words: (its digest, its FoundPrefix or None). Its draw and prefill
+        are set. Raises TakesLong."""
+        found = self._cache.look_up(request) if self._cache is not None else None
+        digest = request.draw = self._draws.digest(request)
+        if self._clock.has_prefill:
+            request.prefill_s = self._clock.prefill_s(request.history.tokens - (found.cached if found is not None else 0))
+        return digest, found
+
+    def keep(self, request, found, answers):
+        """The other words are there. answers: as in PrefixCache.keep()."""
+        if found is not None:
+            self._cache.keep(found, answers, request.breathe)
+
+    def dues(self, request, digest, count):
+        """When each of `count` tokens is due: a sequence of at least one."""
+        return self._clock.dues(max(1, count), digest, request.prefill_s)
+
+    def probabilities(self, request, digest):
+        return TokenProbabilities(digest, self._prose.words(), request.logprobs)
+
+    # ---- its own ------------------------------------------------------------------------------
 
     def _is_long(self, request):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
@@ -146,19 +209,24 @@ class SimulatedBackend(Backend):
             tokens = (tokens + (request.history.tokens if request.echo else 0)) * (8 + 4 * request.logprobs)
         return tokens * (4 * request.n - 3) > LONG_PLAN_TOKENS
 
-    def _whole_plan(self, request, digest):
+    def _whole_plan(self, request, digest, cached):
+        """(plan, for each choice (tokens of reasoning, its own plan))."""
         if request.n == 1:
             plan, tokens, reasoning = self._plan(request, digest, 0)
+            answers = [(reasoning, plan)]
         else:
-            plans, tokens, reasoning = [], 0, 0
+            plans, answers, tokens, reasoning = [], [], 0, 0
             for choice in range(request.n):
-                one, count, thought = self._plan(request, _sub_digest(digest, choice), choice)
+                one, count, thought = self._plan(request, sub_digest(digest, choice), choice)
                 tokens += count
                 reasoning += thought
-                plans.append(_laid_out(one))
-            plan = list(merge(*plans, key=_plan_due))
-        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning)))
-        return plan
+                answers.append((thought, one))
+                plans.append(laid_out(one))
+            plan = list(merge(*plans, key=plan_due))
+        request.ttft_s = plan[0][0]
+        request.held_tokens = request.history.tokens + tokens
+        plan.append((plan[-1][0], Usage(request.history.tokens, tokens, reasoning, cached)))
+        return plan, answers
 
     def _plan(self, request, digest, choice):
         """(plan without Usage, all tokens, reasoning tokens) of one choice."""
@@ -167,7 +235,7 @@ class SimulatedBackend(Backend):
             spec = choose_tool(request, self._auto_chance(digest))
         if request.approvals or request.tools and spec is None \
                 and (self._builtin_tool_rate or request.tool_choice.mode == "required"):
-            turn = plan_builtins(request, _sub_digest(digest, 7), choice, self._builtin_tool_rate, self._tokenizer)
+            turn = plan_builtins(request, sub_digest(digest, 7), choice, self._builtin_tool_rate, self._tokenizer)
         reasoning = REASONING_TOKENS.get(request.reasoning_effort, 0) if request.reasoning_effort else 0
         if turn is not None and request.max_tokens != 0:
             return self._builtin_plan(request, digest, choice, turn, reasoning)
@@ -185,11 +253,11 @@ class SimulatedBackend(Backend):
             body = body[:limit - reasoning]
             reason = "length"
         total = reasoning + len(body)
-        dues = self._clock.dues(max(1, total), digest)
+        dues = self._clock.dues(max(1, total), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         if request.echo:
-            plan += [(dues[0], delta) for delta in self._echo_deltas(request, digest, choice)]
-        plan += zip(dues[reasoning:total], body)
+            plan += [(dues[0], delta) for delta in self.echo_deltas(request, digest, choice)]
+        plan += _spoken(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
 
@@ -211,13 +279,14 @@ class SimulatedBackend(Backend):
             body, reason = self._body(request, digest, choice, None, reasoning + written)
             if limit is not None and reasoning + written + len(body) > limit:
                 body, reason = body[:limit - reasoning - written], "length"
-        dues = self._clock.dues(at + 1 + len(body), digest)
+        dues = self._clock.dues(at + 1 + len(body), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         plan += [(dues[slot], delta) for slot, delta in steps]
-        plan += zip(dues[at + 1:at + 1 + len(body)], body)
+        said = _spoken(dues[at + 1:at + 1 + len(body)], body)
+        plan += said
         last = dues[at + len(body)]
-        if turn.citations and request.output_format is None and body and body[0].__class__ is TextDelta:
-            text = "".join([delta.text for delta in body])
+        if turn.citations and request.output_format is None and said and said[0][1].__class__ is TextDelta:
+            text = "".join([delta.text for _, delta in said])
             plan += [(last, delta) for delta in place_citations(text, turn.citations, choice)]
         plan.append((last, Finish(reason, choice)))
         return plan, reasoning + written + len(body), reasoning
@@ -228,7 +297,7 @@ class SimulatedBackend(Backend):
         return self._auto_tool_rate, digest[0] / 256.0 + digest[1] / 65536.0
 
     def _body(self, request, digest, choice, spec, reasoning):
-        """The answer itself: (one delta a token, finish reason)."""
+        """The answer itself: (one delta a token, None for one without text of its own; finish reason)."""
         if spec is not None:
             return self._call_deltas(request, digest, choice, spec), "tool_calls"
         if self._refusal_rate and (digest[2] * 256 + digest[3]) / 65536.0 < self._refusal_rate:
@@ -246,7 +315,7 @@ class SimulatedBackend(Backend):
             pieces, stopped = cut_at_stop(pieces, request.stop)
             if stopped:
                 reason = "stop"
-        return self._text_deltas(request, digest, choice, pieces), reason
+        return self.text_deltas(request, digest, choice, pieces), reason
 
     def _without(self, pieces, banned):
         """Prose with another word of its own in place of each banned one."""
@@ -254,17 +323,24 @@ class SimulatedBackend(Backend):
         return [piece if piece not in banned else words[at % len(words)].lstrip() if not at
                 else words[at % len(words)] for at, piece in enumerate(pieces)]
 
-    def _text_deltas(self, request, digest, choice, pieces):
+    def text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
-            return [TextDelta(piece, None, choice) for piece in pieces]
-        source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
-        return [TextDelta(piece, [source.entry(piece)], choice) for piece in pieces]
+            return [TextDelta(piece, None, choice) if piece else None for piece in pieces]
+        source = self.probabilities(request, digest)
+        deltas, told = [], []
+        for piece in pieces:
+            told.append(source.entry(piece))
+            deltas.append(TextDelta(piece, told, choice) if piece else None)
+            if piece:
+                told = []           # else the token is told with the one that completes its character
+        return deltas
 
-    def _echo_deltas(self, request, digest, choice):
+    def echo_deltas(self, request, digest, choice):
         """The prompt again; scored, when log probabilities are wanted, but for its first token."""
         if request.logprobs is None:
             return [TextDelta(request.echo, None, choice)]
-        deltas = self._text_deltas(request, _sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas = self.text_deltas(request, sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
+        deltas = [delta for delta in deltas if delta is not None]
         deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
         return deltas
 
@@ -283,7 +359,7 @@ class SimulatedBackend(Backend):
             value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
-        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
+        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice) if piece else None
                    for piece in self._tokenizer.split(text)]
         return deltas
 
@@ -305,7 +381,7 @@ class SimulatedBackend(Backend):
         plan = [(dues[0], ReasoningDelta("", "summary", choice))]
         if request.reasoning_items == "summary":
             count = max(1, min(reasoning, 8 + reasoning // 8))
-            pieces, _ = self._prose.pieces(_sub_digest(digest, 5), count, True)
+            pieces, _ = self._prose.pieces(sub_digest(digest, 5), count, True)
             plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
                      for number, piece in enumerate(pieces)]
         return plan
@@ -313,20 +389,21 @@ class SimulatedBackend(Backend):
     def _text_run(self, request, digest, choice):
         count, reason = self._length(request, digest, request.max_tokens)
         pieces, escapes = self._prose.pieces(digest, count, reason == "stop")
-        return TextRun(pieces, escapes, self._clock.dues(count, digest), choice), reason
+        return TextRun(pieces, escapes, self._clock.dues(count, digest, request.prefill_s), choice), reason
 
     def _length(self, request, digest, limit):
         """How many tokens of prose, and why it ends: "stop" by itself, "length" at the limit."""
         if limit is not None and request.ignore_eos:
             return limit, "length"
         count = self._output_tokens
-        if self._output_tokens_std:
-            draw = Random(int.from_bytes(digest, "little"))
-            count = round(draw.gauss(count, self._output_tokens_std))
-        count = max(1, count, request.min_tokens)
+        if not self._lengths.constant:
+            count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
+        count, reason = max(1, count, request.min_tokens), "stop"
         if limit is not None and count > limit:
-            return limit, "length"
-        return count, "stop"
+            count, reason = limit, "length"
+        if count > LONG_PLAN_TOKENS and request.breathe is None:
+            raise TakesLong()           # a draw far from the mean
+        return count, reason
 
 
 def cut_at_stop(pieces, stops):
@@ -403,11 +480,16 @@ def _compact_json(value):
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _sub_digest(digest, number):
+def sub_digest(digest, number):
     return blake2b(digest + b"%d" % number, digest_size=16).digest()
 
 
-def _laid_out(plan):
+def _spoken(dues, body):
+    """[(due_s, delta)] without the tokens that have no text of their own: they take their time and say nothing."""
+    return [(due, delta) for due, delta in zip(dues, body) if delta is not None]
+
+
+def laid_out(plan):
     """A plan whose TextRun is taken apart, so that choices can interleave token by token."""
     entries = []
     for due_s, delta in plan:
@@ -419,5 +501,5 @@ def _laid_out(plan):
     return entries
 
 
-def _plan_due(entry):
+def plan_due(entry):
     return entry[0]

@@ -65,6 +65,8 @@ def parse_options(arguments):
     parser.add_argument("--output-tokens", type=int, default=128, help="of the paced tests (default: 128)")
     parser.add_argument("--idle", type=int, default=5000, help="idle connections (default: 5000, or the file limit)")
     parser.add_argument("--neighbours", type=names(("models", "refused", "history")), default="models,refused,history")
+    parser.add_argument("--litellm", metavar="PROGRAM", help="gateway: LiteLLM's proxy as a peer, the program of an "
+                                                             "environment with litellm[proxy]")
     parser.add_argument("--json", metavar="FILE", help="the figures as JSON")
     options = parser.parse_args(arguments)
     if options.ttft_ms is None:
@@ -76,7 +78,7 @@ def parse_options(arguments):
     if not 0 < options.secs <= 60 or not 0 < options.paced_secs <= 60 or not 1 <= options.reps <= 20:
         parser.error("--secs and --paced-secs: up to 60; --reps: up to 20")
     options.warmup_s, options.cold_starts, options.idle_secs = 0.5, 3, 2.0
-    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ("scrape", "state", "disk")
+    options.mixed_n, options.memory_requests, options.without_floor = 100, 20000, ("scrape", "state", "disk", "gateway")
     options.turns, options.stored, options.expiring = 2000, 100000, 20000
     if options.guard:
         vars(options).update(PROFILE, floor=True)
@@ -91,7 +93,7 @@ def find_targets(options, say):
         address = urlsplit(options.url)
         if address.hostname not in ("127.0.0.1", "localhost") or not address.port:
             raise SystemExit("--url: http://127.0.0.1:PORT, as all load stays on this machine")
-        unfit = ("cold", "disk") + (UNPACED_TESTS if options.itl_ms > 0 else PACED_TESTS)
+        unfit = ("cold", "disk", "gateway") + (UNPACED_TESTS if options.itl_ms > 0 else PACED_TESTS)
         left_out = [test for test in options.tests if test in unfit]
         if left_out:
             say("left out, as the server already runs with the latency it has (see --itl-ms): " + ", ".join(left_out))

@@ -13,6 +13,7 @@ import threading
 import time
 from functools import partial
 
+from bench.gateway import test_gateway
 from bench.process import Client, run_load
 from bench.stats import median, percentile
 
@@ -478,6 +479,7 @@ TESTS = {
     "idle": test_idle,
     "state": test_state,
     "disk": test_disk,
+    "gateway": test_gateway,
 }
 PACED_TESTS = ("paced", "mixed", "scrape")
 UNPACED_TESTS = ("rps", "stream", "memory", "state")  # want a server without latency; the rest takes any

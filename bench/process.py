@@ -88,11 +88,15 @@ def is_healthy(port, path="/health"):
 class Target:
     """What is measured: how to start it, or where it already runs.
 
-    command: argv up to the flags, None for a server that runs already (`port`, perhaps its `pid`).
+    command: argv up to the flags, None for a server that runs already (`port`, perhaps its `pid`). paced: whether it
+    knows the flags of latency and length. health: the path that answers 200 when it is up, within ready_s. env: more
+    environment.
     """
 
-    def __init__(self, label, command=None, port=None, pid=None):
+    def __init__(self, label, command=None, port=None, pid=None, paced=True, health="/health", env=None,
+                 ready_s=READY_WITHIN_S):
         self.label, self.command, self.port, self.pid = label, command, port, pid
+        self.paced, self.health, self.env, self.ready_s = paced, health, env, ready_s
 
     def start(self, ttft_ms=0.0, itl_ms=0.0, output_tokens=16, flags=()):
         """A running Server with this latency; one that runs already is taken as it is."""
@@ -110,24 +114,19 @@ class Server:
                 raise RuntimeError("%s: no 200 on /health" % target.label)
             return
         self.port = free_port()
-        command = target.command + [
-            "--port",
-            str(self.port),
-            "--ttft-ms",
-            "%g" % ttft_ms,
-            "--itl-ms",
-            "%g" % itl_ms,
-            "--output-tokens",
-            "%d" % output_tokens,
-            *flags,
-        ]
+        command = target.command + ["--port", str(self.port)]
+        if target.paced:
+            command += ["--ttft-ms", "%g" % ttft_ms, "--itl-ms", "%g" % itl_ms, "--output-tokens", "%d" % output_tokens]
+        command += flags
         self.log = tempfile.TemporaryFile(prefix="bench-")
         began = time.perf_counter()
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        env = None if target.env is None else dict(os.environ, **target.env)
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                        env=env)
         self.pid = self.process.pid
         try:
-            while not is_healthy(self.port):
-                if self.process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
+            while not is_healthy(self.port, target.health):
+                if self.process.poll() is not None or time.perf_counter() - began > target.ready_s:
                     raise RuntimeError("%s: no 200 on /health: %s" % (target.label, self.tail()))
                 time.sleep(POLL_S)
         except BaseException:

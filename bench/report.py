@@ -54,6 +54,13 @@ METRICS = {
     "alive": ("connections that still answer", 0),
     "bytes_per_connection": ("memory per idle connection, bytes", 0),
     "cores": ("CPU while idle, cores", 3),
+    "direct_p50_ms": ("a delta's age on arrival without a gateway p50, ms", 2),
+    "direct_p99_ms": ("a delta's age on arrival without a gateway p99, ms", 2),
+    "added_p50_ms": ("latency added to a delta p50, ms", 2),
+    "added_p99_ms": ("latency added to a delta p99, ms", 2),
+    "cpu_per_1000_ms": ("gateway CPU ms per 1,000 deltas", 1),
+    "deltas_s": ("deltas/s", 0),
+    "cpu_of_litellm": ("CPU per delta of LiteLLM's proxy, times ours", 1),
 }
 SELF_CHECKS = ("errors", "client_cores", "other_cores")  # told below the table, not in it
 GUARD_ONLY = ("err_p99_share",)  # the same as another row, for the guard

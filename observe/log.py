@@ -66,7 +66,8 @@ class Log:
             line = f"mockturtle: {method} {path} {status} time={duration_s * 1000:.1f}ms {ended}"
         else:
             ttft = "" if ttft_s is None else f" ttft={ttft_s * 1000:.1f}ms"
-            line = f"mockturtle: {method} {path} {status} model={model} tokens={usage[0]}+{usage[1]}{ttft} " \
+            counted = "(counted)" if usage.counted_here else ""
+            line = f"mockturtle: {method} {path} {status} model={model} tokens={usage[0]}+{usage[1]}{counted}{ttft} " \
                    f"time={duration_s * 1000:.1f}ms {ended}"
         if body is not None:
             line += " body=" + body
@@ -140,6 +141,8 @@ class Log:
             fields["model"] = model
         if usage is not None:
             fields["prompt_tokens"], fields["completion_tokens"] = usage[0], usage[1]
+            if usage.counted_here:
+                fields["tokens_counted_here"] = True
         if ttft_s is not None:
             fields["ttft_ms"] = round(ttft_s * 1000, 1)
         if body is not None:

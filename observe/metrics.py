@@ -202,7 +202,7 @@ class ModelStats:
 
     def _work_in(self, entries):
         usages, choices, limits, queue, first, decode, e2e, reasons, ttfts, apart, gaps = zip(*entries)
-        prompt, completion, _, cached = zip(*usages)
+        prompt, completion, _, cached = zip(*[usage[:4] for usage in usages])
         told = sum(completion)
         self.finished += len(entries)
         self.finished_tokens += told
@@ -289,11 +289,13 @@ class Metrics:
     the largest bound of a number of tokens. now: the monotonic clock.
 
     engine: None, or an object with `running` and `waiting`: how many requests (sequences) there are of each.
-    cache: None, or an object with `blocks`, `block_tokens` and usage(), the share of blocks in use.
+    cache_stats(): None, or a backends.prefix_cache.CacheStats; block_tokens: of its blocks. Set by the server.
     gauges(): what the page asks at each scrape, set by the server: {name: number}, see prometheus.py.
     """
 
-    engine = cache = None
+    engine = None
+    cache_stats = staticmethod(lambda: None)
+    block_tokens = 16
     gauges = staticmethod(dict)
 
     def __init__(self, models=("mock-model",), max_model_len=1048576, now=monotonic):

@@ -154,18 +154,25 @@ def _add_engine(page, metrics):
     """The one engine's state: under the first --model, whatever names clients use."""
     labels = 'engine="0",model_name="%s"' % escape_label(metrics.engine_name)
     running, waiting = metrics.read_load()
-    cache = metrics.cache
-    usage, blocks, block_tokens = (0.0, 0, 16) if cache is None else (cache.usage(), cache.blocks, cache.block_tokens)
+    cache, engine = metrics.cache_stats(), metrics.engine
+    blocks, block_tokens, usage = 0, metrics.block_tokens, 0.0
+    if cache is not None:
+        blocks = cache.max_blocks
+        if engine is not None:
+            usage = min(1.0, engine.tokens / (blocks * block_tokens))
     for name, value, text in (
             ("num_requests_running", running, "Requests that are being generated."),
             ("num_requests_waiting", waiting, "Requests that wait for the engine."),
             ("num_requests_swapped", 0, "Requests swapped out: there are none here."),
-            ("kv_cache_usage_perc", usage, "Share of the prefix cache's blocks in use; 1 is all."),
+            ("kv_cache_usage_perc", usage, "Share of the cache's blocks that running requests hold; 1 is all."),
             ("gpu_cache_usage_perc", usage, "Older name of vllm:kv_cache_usage_perc.")):
         page.add("vllm:" + name, "gauge", text, [(labels, value)])
     page.add("vllm:cache_config_info", "gauge", "What the prefix cache is.", [(
         'engine="0",block_size="%d",num_gpu_blocks="%d",enable_prefix_caching="%s"' % (
             block_tokens, blocks, cache is not None), 1)])
+    if cache is not None:
+        page.add("mockturtle_prefix_cache_blocks", "gauge", "Blocks that the prefix cache holds.", [("", cache.blocks)])
+        page.add("mockturtle_prefix_cache_evictions", "counter", "Blocks that had to go.", [("", cache.evictions)])
     page.add("vllm:lora_requests_info", "gauge", "Adapters: there are none here; the value is the time.", [(
         'max_lora="0",running_lora_adapters="",waiting_lora_adapters=""', time.time())])
 
@@ -222,8 +229,7 @@ def _add_process(page):
     except (OSError, ValueError, IndexError, StopIteration):
         return                          # no /proc here
     for name, value, text in found:
-        if value >= 0:                  # -1: no limit
-            page.add("process_" + name, "gauge", text, [("", value)])
+        page.add("process_" + name, "gauge", text, [("", value)])
 
 
 def _max_descriptors():

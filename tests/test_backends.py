@@ -4,11 +4,11 @@ import statistics
 import threading
 import unittest
 
-from api_common import escape_json
+from api_common import TakesLong, escape_json
 from backends.content import Prose
 from backends.contract import (Backend, Cancel, Failure, Finish, GenerationRequest, History, ItemEnd, ItemStart,
                                ItemUpdate, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage)
-from backends.latency import ClockModel
+from backends.latency import ClockModel, Distribution
 from backends.simulated import DrawSource, SimulatedBackend
 from settings import Settings
 from tests.data.golden import make_run
@@ -21,8 +21,14 @@ def make_request(text="Hello", model="m", **values):
     return GenerationRequest(model, History(3, text.encode(), text, list), **values)
 
 
-def make_backend(ttft_s=0.15, itl_s=0.01, ttft_std_s=0.0, itl_std_s=0.0, **values):
-    return SimulatedBackend(ClockModel(ttft_s, itl_s, ttft_std_s, itl_std_s), ApproxTokenizer(), **values)
+def make_backend(ttft_s=0.15, itl_s=0.01, ttft_std_s=0.0, itl_std_s=0.0, output_tokens=128, output_tokens_std=0.0,
+                 **values):
+    return SimulatedBackend(noisy_clock(ttft_s, itl_s, ttft_std_s, itl_std_s), ApproxTokenizer(),
+                            Distribution("normal", output_tokens, output_tokens_std), **values)
+
+
+def noisy_clock(ttft_s, itl_s, ttft_std_s, itl_std_s):
+    return ClockModel(Distribution("normal", ttft_s, ttft_std_s), Distribution("normal", itl_s, itl_std_s))
 
 
 def answer(backend, request):
@@ -108,13 +114,13 @@ class ClockTest(unittest.TestCase):
         self.assertEqual(list(first), kept)
 
     def test_noise_never_goes_back_in_time_or_before_zero(self):
-        dues = ClockModel(0.01, 0.001, 0.05, 0.01).dues(2000, b"x")
+        dues = noisy_clock(0.01, 0.001, 0.05, 0.01).dues(2000, b"x")
         self.assertEqual(len(dues), 2000)
         self.assertGreaterEqual(dues[0], 0.0)
         self.assertEqual(dues, sorted(dues))
 
     def test_noise_has_the_configured_mean_and_deviation(self):
-        clock = ClockModel(0.1, 0.02, 0.01, 0.002)
+        clock = noisy_clock(0.1, 0.02, 0.01, 0.002)
         firsts = [clock.dues(1, b"%d" % number)[0] for number in range(2000)]
         dues = clock.dues(4000, b"x")
         gaps = [after - before for before, after in zip(dues, dues[1:])]
@@ -123,7 +129,7 @@ class ClockTest(unittest.TestCase):
             self.assertLess(abs(statistics.stdev(values) - deviation), deviation / 8)
 
     def test_equal_digests_give_equal_noise(self):
-        clock = ClockModel(0.1, 0.02, 0.01, 0.002)
+        clock = noisy_clock(0.1, 0.02, 0.01, 0.002)
         self.assertEqual(clock.dues(50, b"a"), clock.dues(50, b"a"))
         self.assertNotEqual(clock.dues(50, b"a"), clock.dues(50, b"b"))
 
@@ -202,6 +208,25 @@ class DrawTest(unittest.TestCase):
         two = sorted(answer(second, make_request(name))[0][0] for name in reversed(names))
         self.assertEqual(one, two)
         self.assertEqual(len(set(one)), 6)
+
+    def test_an_answer_that_is_drawn_far_from_the_mean_is_planned_on_a_worker_with_the_same_draw(self):
+        lengths = Distribution("empirical", quantiles=[5] * 9 + [20000])
+
+        def tokens(backend, number, **values):
+            return answer(backend, make_request(str(number), **values))[2].completion_tokens
+        for more in ({}, {"n": 2}):
+            with self.subTest(more):
+                worker, loop = [SimulatedBackend(ClockModel(0.1, 0.01), TOKENIZER, lengths) for _ in range(2)]
+                moved = 0
+                for number in range(40):
+                    wanted = tokens(worker, number % 20, breathe=list, **more)
+                    try:
+                        found = tokens(loop, number % 20, **more)
+                    except TakesLong:
+                        moved += 1
+                        found = tokens(loop, number % 20, breathe=list, **more)
+                    self.assertEqual(found, wanted)
+                self.assertGreater(moved, 0)
 
     def test_a_seed_of_the_request_repeats_at_once(self):
         backend = make_backend(output_tokens=12)

@@ -266,14 +266,14 @@ class ReplayTest(unittest.TestCase):
 
     def test_a_replay_without_events_is_over_too(self):
         # cancelled before its first event was out: a watcher must not wait for ever
-        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
+        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None, None)
         for id, events in (("resp_1", []), ("resp_2", [b"event: a\ndata: {}\n\n"])):
             log = runs.log_of(id, pack_events(events))
             self.assertEqual((log.events, log.over), (events, True))
 
 
     def test_all_who_watch_one_at_a_time_share_its_log(self):
-        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None)
+        runs = BackgroundRuns(FollowedPlayer(), None, FakeClock(), 1, None, None)
         packed = pack_events([b"event: a\ndata: {}\n\n"])
         log = runs.log_of("resp_1", packed)
         self.assertIs(runs.log_of("resp_1", packed), log)

@@ -14,6 +14,7 @@ from bench.parser import AnswerParser, count_chat, count_responses
 from bench.poller import SelectorPoller
 from bench.process import Target, run_load
 from bench.report import METRICS, find_remarks, format_values, render_table, title
+from bench.stamped import Reader
 from bench.stats import efficiency, ideal_duration_s, median, percentile, summary_ms
 
 FLOOR = [sys.executable, "-m", "bench.floor"]
@@ -256,6 +257,19 @@ class LoadTest(unittest.TestCase):
 
     def test_every_test_of_the_profile_exists(self):
         self.assertLessEqual(set(PROFILE["tests"]), set(TESTS))
+
+
+class StampedTest(unittest.TestCase):
+    def test_the_reader_tells_the_age_of_every_word(self):
+        upstream = Target("upstream", [sys.executable, "-m", "bench.stamped", "serve"], health="/v1/models")
+        with upstream.start(0, 5, 8) as server:
+            load = {"port": server.port, "path": "/v1/chat/completions", "body": "{}", "conns": 3, "secs": 0.3, "warmup_s": 0.05,
+                    "spread_s": 0.01}
+            found = Reader(load).run()
+        self.assertEqual(found["errors"], 0)
+        self.assertGreater(found["answers"], 3)
+        self.assertGreaterEqual(found["words"], 8 * found["answers"])
+        self.assertTrue(0 < found["age_ms"]["p50"] < 1000, found)
 
 
 if __name__ == "__main__":

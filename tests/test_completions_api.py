@@ -108,7 +108,7 @@ class LongPlanTest(unittest.TestCase):
     """What takes a worker some ten milliseconds or more is not done on the loop's thread."""
 
     def setUp(self):
-        self.backend = BatchBackend(SimulatedBackend(ClockModel(0.0, 0.0, 0.0, 0.0), TOKENIZER, 8))
+        self.backend = BatchBackend(SimulatedBackend(ClockModel(0.0, 0.0), TOKENIZER, 8))
 
     def assert_moved(self, backend, request):
         with self.assertRaises(TakesLong):
@@ -116,7 +116,7 @@ class LongPlanTest(unittest.TestCase):
 
     def test_many_alternatives_are_left_to_a_worker(self):
         chat = parse_chat_request(dict(CHAT, max_tokens=3900, ignore_eos=True, logprobs=True, top_logprobs=20), TOKENIZER)
-        self.assert_moved(SimulatedBackend(ClockModel(0.0, 0.0, 0.0, 0.0), TOKENIZER, 8), chat)
+        self.assert_moved(SimulatedBackend(ClockModel(0.0, 0.0), TOKENIZER, 8), chat)
 
     def test_scoring_a_long_prompt_is_left_to_a_worker(self):
         self.assert_moved(self.backend, parse(prompt="word " * 3900, echo=True, max_tokens=0, logprobs=5))

@@ -78,7 +78,7 @@ class HostTest(unittest.TestCase):
     def test_public_names_of_a_mixin_begin_with_its_apis_noun(self):
         for cls in MIXINS:
             for name in own_names(cls):
-                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health|metrics)_")
+                self.assertRegex(name.lstrip("_"), r"\A(chats?|conversations|completions|responses|embeddings|moderations|tokens|models|health|control|rules|metrics)_")
 
     def test_every_route_leads_to_a_method(self):
         for path, methods in ROUTES:
@@ -117,22 +117,26 @@ API_MODULES = {"chat_api", "responses_api", "extras_api", "responses_assembler",
 
 # a room: the rooms that its modules may import (design.md, "Rooms"); a folder stands for its modules
 ROOMS = {
-    "api_common": set(), "tokenizer": set(), "backends": {"api_common", "backends", "tokenizer"},
-    "runs": {"api_common", "backends", "observe", "state", "transport"}, "state": {"api_common", "state"},
+    "api_common": set(), "tokenizer": set(), "tokens": {"tokenizer", "tokens"},
+    "backends": {"api_common", "backends", "tokenizer"},
+    "faults": {"api_common"}, "fault_room": {"api_common", "faults", "responses_request", "transport"},
+    "runs": {"api_common", "backends", "faults", "observe", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
-    "settings": {"api_common"},
+    "settings": {"api_common", "faults"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
-    "chat_api": {"api_common", "api_tools", "backends", "runs", "state", "stored_chats_api"},
+    "gateway_requests": {"api_common", "backends", "runs"},
+    "chat_api": {"api_common", "api_tools", "backends", "gateway_requests", "runs", "state", "stored_chats_api"},
     "conversations_api": {"api_common", "state", "responses_items", "responses_request"},
     "stored_chats_api": {"api_common", "state"},
-    "completions_api": {"api_common", "backends", "chat_api", "runs"},
+    "completions_api": {"api_common", "backends", "chat_api", "gateway_requests", "runs"},
     "responses_api": {"api_common", "api_tools", "background", "backends", "runs", "state", "responses_assembler",
                       "responses_items", "responses_request", "responses_socket"},
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
-    "responses_request": {"api_common"}, "responses_items": {"api_common", "state"},
-    "embeddings_api": {"api_common"}, "extras_api": {"api_common", "observe"}, "self_test": set(),
+    "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
+    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
+    "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
 }
 
 

@@ -79,6 +79,12 @@ class TextLinesTest(LogCase):
         self.assertEqual(self.lines(log), ["mockturtle: GET /v1/models 200 time=1.0ms completed",
                                            "mockturtle: POST /v1/responses 200 model=m tokens=1+2 time=1.0ms client left"])
 
+    def test_tokens_that_an_upstream_did_not_count_are_marked(self):
+        for form, mark in (("text", "tokens=7+12(counted) "), ("json", '"tokens_counted_here": true')):
+            log = self.make(form=form)
+            log.request("POST", "/x", 200, "m", Usage(7, 12, 0, 0, True), None, 0.001, "completed")
+            self.assertIn(mark, self.lines(log)[-1])
+
     def test_messages_carry_their_level(self):
         log = self.make("debug")
         for level in ("debug", "info", "warning", "error", "notice"):

@@ -2,6 +2,7 @@
 import unittest
 from random import Random
 
+from backends.prefix_cache import CacheStats
 from observe.metrics import (COUNTED_AT_ONCE, GAP_SLOTS, GAP_STEP_S, ITL_BOUNDS_S, KIND_NAMES, LATENESS_BOUNDS_MS,
                              LATENESS_SLOTS, LATENESS_STEP_S, MODEL_NAMES, Histogram, Lateness, Metrics, ModelStats,
                              StepCounter, token_bounds)
@@ -189,20 +190,16 @@ class MetricsTest(unittest.TestCase):
 
     def test_an_engine_tells_its_load_and_a_cache_its_size(self):
         class Engine:
-            running, waiting = 4, 9
-
-        class Cache:
-            blocks, block_tokens = 512, 32
-
-            @staticmethod
-            def usage():
-                return 0.25
-        self.metrics.engine, self.metrics.cache = Engine, Cache
+            running, waiting, tokens = 4, 9, 4096
+        self.metrics.engine, self.metrics.block_tokens = Engine, 32
+        self.metrics.cache_stats = lambda: CacheStats(100, 50, 7, 512, 3)
         page = page_of(self.metrics)
         self.assertEqual((page.sum("vllm:num_requests_running"), page.sum("vllm:num_requests_waiting")), (4, 9))
         self.assertEqual(page.sum("vllm:kv_cache_usage_perc"), 0.25)
         self.assertEqual(page.value("vllm:cache_config_info", engine="0", block_size="32", num_gpu_blocks="512",
                                     enable_prefix_caching="True"), 1)
+        self.assertEqual((page.sum("mockturtle_prefix_cache_blocks"), page.sum("mockturtle_prefix_cache_evictions_total")),
+                         (7, 3))
 
 
 class PageTest(unittest.TestCase):

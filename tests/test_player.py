@@ -10,7 +10,7 @@ from backends.contract import Backend, Failure, Finish, GenerationRequest, Histo
 from observe.metrics import Lateness, Metrics
 from runs import Assembler, Completion
 from tests.support import TIMEOUT_S, FakeClock, QuietTestCase, wait_until
-from transport.player import JOIN_BYTES, PacerThread, Play, Player, PushedSteps, Step
+from transport.player import JOIN_BYTES, PacerThread, Play, Player, PushedSteps, Splice, Step
 from transport.poller import POLL_READ, POLL_WRITE, Waker, Wire, make_poller
 
 START_S = 1000.0
@@ -349,6 +349,15 @@ class HeartbeatTest(PlayerTest):
         play = self.play([(50.0, b"one")], heartbeat_s=0.0)
         self.run_until(51.0, 0.1)
         self.assertEqual(play.wire.data, b"one")
+
+    def test_a_run_that_began_after_heartbeats_gets_its_own_and_none_in_a_burst_at_its_end(self):
+        run = [(2.5 + 0.25 * n, b"x") for n in range(8)] + [(6.75, b"y")]
+        play = self.play([(2.5, Splice(iter(run))), (6.75, b"end")], heartbeat_s=1.0)
+        self.run_until(8.0)
+        beats = [at for at, data in play.wire.sends if HEARTBEAT in data]
+        self.assertEqual([round(at, 2) for at in beats], [1.0, 2.0, 5.25, 6.25])
+        self.assertEqual(play.wire.data.replace(HEARTBEAT, b""), b"xxxxxxxxyend")
+        self.assertLess(self.lateness.quantile_ms(1.0), 3)
 
     def test_a_gap_in_the_middle_gets_its_heartbeats_and_the_frames_their_times(self):
         play = self.play([(0.1 * n, b"x") for n in range(1, 5)] + [(3.0, b"y"), (3.1, b"z")], heartbeat_s=1.0)

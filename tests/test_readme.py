@@ -5,6 +5,7 @@ import sys
 import unittest
 
 from api_common import __version__
+from backends.profiles import built_in_profiles
 from server import ROUTES
 from settings import build_settings_parser
 
@@ -35,6 +36,12 @@ class ReadmeTest(unittest.TestCase):
                     self.assertTrue(any(re.match(wanted, line.strip()) and re.search(
                         r"localhost:8000(/v1)?" + pattern + r"([\s\"'?]|$)", line)
                         for line in examples.splitlines()), "no example")
+
+    def test_profiles_table_is_the_built_in_profiles(self):
+        table = read("README.md").partition("built-in ones -->\n")[2].partition("<!-- end of profiles -->")[0]
+        rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in table.splitlines()[2:]]
+        self.assertEqual(rows, [("`%s`" % profile["name"], profile["hardware"], "[%s](%s), %s" % (
+            profile["source"].split("/")[2], profile["source"], profile["date"])) for profile in built_in_profiles()])
 
     def test_changelogs_top_entry_is_the_version(self):
         found = re.search(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE)

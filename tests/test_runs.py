@@ -70,6 +70,16 @@ class StepsTest(unittest.TestCase):
         self.assertNotIn(b"secret", data)
         self.assertEqual((len(self.errors), self.metrics.get("failures"), self.metrics.get("completions")), (1, 1, 0))
 
+    def test_a_plain_answers_fault_is_known_as_a_streams_is(self):
+        def keep(frames):
+            raise ApiError(503, "no room")
+        completion = Completion(GenerationRequest("m", History(1, b"", "", list)), DeltaBackend(timed(DELTAS["deltas"])),
+                                ChatAssembler("0" * 32, 1, "m"), Metrics(), self.fail, keep=keep)
+        step = completion.plain_step(completion.planned(), lambda status, body: b"%d" % status)[1]
+        self.assertEqual((step.run(), completion.fault), (b"503", "no room"))
+        completion.fault = None
+        self.assertEqual((step.failed(ApiError(503, "no disk")), completion.fault), (b"503", "no disk"))
+
     def test_an_exception_of_the_backend_is_logged_once_and_ends_the_stream(self):
         data = b"".join(frame for _, frame in self.steps([(0.0, TextDelta("a")), RuntimeError("secret")]))
         self.assertEqual(read_sse(data)[-1][1]["error"]["type"], "server_error")

@@ -48,7 +48,7 @@ class SettingsTest(unittest.TestCase):
         for argv in (("--port", "70000"), ("--port", "-1"), ("--port", "x"), ("--port", "1.5"), ("--ttft-ms", "-1"),
                      ("--ttft-ms", "nan"), ("--itl-ms", "inf"), ("--itl-ms", "fast"), ("--output-tokens", "0"),
                      ("--output-tokens", "1.5"), ("--max-responses", "0"), ("--max-store-mb", "0"),
-                     ("--max-store-mb", "-1"), ("--store-ttl-s", "0"), ("--heartbeat-s", "-1"),
+                     ("--max-store-mb", "-1"), ("--store-ttl-s", "0"), ("--heartbeat-s", "-1"), ("--heartbeat-s", "1e-20"),
                      ("--drain-s", "nan"), ("--transport", "magic"), ("--pacer", "none"), ("--max-body-mb", "0"),
                      ("--header-timeout-s", "0"), ("--itl-std-ms", "-2"), ("--max-connections", "-1"), ("--port",)):
             with self.subTest(argv=argv):

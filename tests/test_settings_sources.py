@@ -19,15 +19,29 @@ VALUES = {
     "host": ((["127.0.0.2"], ("127.0.0.2",)), ("127.0.0.3, ::1", ("127.0.0.3", "::1")), ("127.0.0.4", ("127.0.0.4",))),
     "port": ((1, 1), ("2", 2), ("3", 3)),
     "transport": (("threads", "threads"), ("threads", "threads"), ("threads", "threads")),
+    "model_map": ((["a=b"], ("a=b",)), ("c=d,e=f", ("c=d", "e=f")), ("g=h", ("g=h",))),
+    "upstream_retries": ((1, 1), ("3", 3), ("4", 4)),
+    "upstream_system_role": (("developer", "developer"),) * 3,
+    "upstream_max_tokens_field": (("max_completion_tokens", "max_completion_tokens"),) * 3,
+    "upstream_reasoning_field": (("reasoning", "reasoning"), ("reasoning_content", "reasoning_content"),
+                                 ("reasoning", "reasoning")),
+    "replay_match": (("exact", "exact"),) * 3,
+    "replay_fallback": (("simulated", "simulated"),) * 3,
+    "upstream_think": (("tags", "tags"), ("opened", "opened"), ("tags", "tags")),
     "store": (("sqlite:a.db", "sqlite:a.db"), ("sqlite:b.db", "sqlite:b.db"), ("sqlite:c.db", "sqlite:c.db")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
+    "fault": ((["close", "cut:event=3"], ("close", "cut:event=3")), ("close; cut:event=3,how=rst", ("close", "cut:event=3,how=rst")),
+              ("error:status=503,rate=0.1", ("error:status=503,rate=0.1",))),
+    "heartbeat_form": (("event", "event"), ("event", "event"), ("event", "event")),
+    "load_knee": ((0.25, 0.25), ("0.75", 0.75), ("0.4", 0.4)),
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
+    "load_knee": ((0.25, 0.25), ("0.5", 0.5), ("0.75", 0.75)),
     "tls_key": (("a.pem", "a.pem"), ("b.pem", "b.pem"), ("c.pem", "c.pem")),
 }
 
@@ -101,7 +115,8 @@ class WeightTest(SourcesCase):
 
     def test_all_flags_but_the_commands_are_settings(self):
         flags = {action.dest for action in build_settings_parser()._actions}
-        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "version"})
+        self.assertEqual(flags - set(setting_names()), {"help", "config", "self_test", "check_script", "dump_profile",
+                                                        "version"})
         self.assertEqual(set(setting_names()) - flags, {"inline_body_bytes"})
 
     def test_keys_may_have_dashes_or_underscores(self):

@@ -395,7 +395,7 @@ class ChooseTest(unittest.TestCase):
 # ---- the simulated backend --------------------------------------------------------------------
 
 def make_backend(ttft_s=0.1, itl_s=0.01, **values):
-    return SimulatedBackend(ClockModel(ttft_s, itl_s, 0.0, 0.0), TOKENIZER, values.pop("output_tokens", 12), **values)
+    return SimulatedBackend(ClockModel(ttft_s, itl_s), TOKENIZER, values.pop("output_tokens", 12), **values)
 
 
 def plan_of(backend=None, breathe=None, **change):

@@ -35,11 +35,11 @@ class RequestHead:
 
     method str; path str, percent-decoded; query_text str; http10 bool; headers {lower-case name:
     str, repeated ones joined with ", "}; length int, of the body; chunked bool; keep_alive bool,
-    what the client wants; expect_continue bool.
+    what the client wants; expect_continue bool; asks: whether a header is one of ours, x-mockturtle-*.
     """
 
     __slots__ = ("method", "path", "query_text", "http10", "headers", "length", "chunked",
-                 "keep_alive", "expect_continue")
+                 "keep_alive", "expect_continue", "asks")
 
     def query(self):
         """{name: [str]}; "include[]" counts as "include"."""
@@ -95,6 +95,7 @@ def parse_head(data):
             if name in ("content-length", "transfer-encoding"):
                 framing.append(name)
     head.headers = headers
+    head.asks = any(name.startswith("x-mockturtle-") for name in headers)
     _parse_framing(head, framing)
     if not head.http10 and "host" not in headers:
         raise _bad_request("The Host header is missing.")

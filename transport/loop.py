@@ -12,6 +12,7 @@ from api_common import ApiError
 from transport.http1 import CONTINUE_LINE
 from transport.player import Play
 from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE, Wire
+from transport.relay import UpstreamWire
 
 READ_BYTES = 65536
 ACCEPT_AT_ONCE = 128
@@ -26,7 +27,7 @@ class Connection(Wire):
     """A client's connection, and where it stands."""
 
     __slots__ = ("parser", "play", "busy", "left", "lingering", "deadline_s", "address", "started",
-                 "keep", "unread")
+                 "keep", "unread", "cut")
 
     def __init__(self, sock, address, parser):
         Wire.__init__(self, sock)
@@ -40,7 +41,7 @@ class Connection(Wire):
         self.keep = True            # go on after the answer that is being written
         self.unread = b""           # bytes that peek() had to take, see transport/tls.py
         self.started = False        # of a request that is not complete, something has come
-
+        self.cut = False            # a fault ends it: without another word
 
     can_refuse = True           # before a TLS handshake nothing can be said
 
@@ -151,7 +152,11 @@ class Loop:
             self._drop(wire)
 
     def _event(self, wire, mask):
-        if wire.__class__ is ListeningWire:
+        kind = wire.__class__
+        if kind is UpstreamWire:
+            self._player.relay.event(wire, mask)
+            return
+        if kind is ListeningWire:
             self._accept(wire)
             return
         play = wire.play
@@ -277,6 +282,12 @@ class Loop:
                 self.post(lambda: self._deliver_late(conn, handler))
             return durable
         self._workers.submit(job)
+
+    def idle_s(self):
+        """For each connection without a request, how long that has been so. Any thread."""
+        began_s = self._now() + self._settings.idle_timeout_s
+        return [began_s - conn.deadline_s for conn in list(self.connections)
+                if conn.play is None and not conn.busy and conn.lingering < 0 and not conn.started]
 
     def _refuse(self, conn, error):
         """Answer a request that could not be read, and end the connection."""
@@ -437,3 +448,5 @@ class Loop:
             if conn.play is not None:
                 self._player.gone(conn.play)
             self._drop(conn)
+        if self._player.relay is not None:
+            self._player.relay.close()

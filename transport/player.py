@@ -13,6 +13,7 @@ from time import monotonic
 from api_common import SSE_HEARTBEAT
 from observe.metrics import GAP_STEP_S, LATENESS_SLOTS, LATENESS_STEP_S, SENT_NEVER
 from transport.poller import POLL_ENDED, POLL_READ, POLL_WRITE
+from transport.relay import UpstreamWire
 
 JOIN_BYTES = 65536                  # frames due together are sent together up to this
 TICK_S = 0.001                      # one bucket; a frame is up to a tick late by it
@@ -76,12 +77,12 @@ class Play:
     __slots__ = ("wire", "start_s", "steps", "heartbeat_s", "heartbeat", "on_gone", "on_end",
                  "frame", "due_s", "tick", "rest", "blocked_s", "over", "read_off", "push", "ended",
                  "timed", "away", "owner", "send", "reader", "carried", "times", "gaps", "sent_at", "said",
-                 "joined", "first_s")
+                 "joined", "first_s", "trace")
 
     def __init__(self, wire, start_s, steps, on_gone=None, on_end=None, heartbeat_s=0.0,
                  heartbeat=SSE_HEARTBEAT, timed=True):
         self.wire = wire
-        self.send = wire.send       # one look-up less per frame
+        self.send = wire.send       # one look-up less per frame; a trace puts its own here
         self.start_s = start_s
         self.steps = steps
         self.heartbeat_s = heartbeat_s
@@ -102,6 +103,7 @@ class Play:
         self.owner = None           # the handler whose answer it is
         self.reader = None
         self.carried = False
+        self.trace = None           # what is told when it is over, by close()
         self.times = None           # where its tokens are counted
         self.gaps = ()              # times.gaps: one look-up less per token
         self.sent_at = SENT_NEVER   # when its last token went out, in steps of GAP_STEP_S
@@ -129,6 +131,7 @@ class PushedSteps:
         self.failure = None
         self.closed = False
         self.waiting = False        # the play has taken all and waits
+        self.on_empty = None        # None, or called on the player's thread when it takes what is not there
         self.clock = monotonic
         self.play = None
         self._queue = deque()
@@ -162,6 +165,8 @@ class PushedSteps:
     def __next__(self):
         queue = self._queue
         self.waiting = not queue
+        if not queue and self.on_empty is not None:
+            self.on_empty()
         if queue and self.head is None and self._heartbeat_s and queue[0][0] is not None \
                 and queue[0][0] - self._now_s() > self._heartbeat_s:
             self.waiting = False    # the next is far away: a heartbeat before it
@@ -198,15 +203,18 @@ class PushedSteps:
 
 
 def _with_heartbeats(first, steps, last_s, heartbeat_s, heartbeat):
-    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer."""
+    """steps with a heartbeat every heartbeat_s wherever nothing is due for longer, within a Splice as well."""
     due_s, frame = first
     heartbeat = Aside(heartbeat)
     while True:
-        while due_s - last_s > heartbeat_s:
-            last_s += heartbeat_s
-            yield last_s, heartbeat
-        yield due_s, frame
-        last_s = due_s
+        if frame.__class__ is Splice:           # played past this generator, its end would look like a pause
+            steps = chain(frame.steps, steps)
+        else:
+            while due_s - last_s > heartbeat_s:
+                last_s += heartbeat_s
+                yield last_s, heartbeat
+            yield due_s, frame
+            last_s = due_s
         try:
             due_s, frame = next(steps)
         except StopIteration:
@@ -237,6 +245,7 @@ class Player:
         self.readers = {}           # WebSockets -> None: they are swept, and told of a drain
         self.draining = False
         self.heartbeats = 0         # sent so far
+        self.relay = None           # transport.relay.Relay, where a backend has use for one
 
     # ---- from other threads -------------------------------------------------------------------
 
@@ -254,6 +263,10 @@ class Player:
     def post(self, job):
         """Run job() on the player's thread. Any thread."""
         self._wake(job)
+
+    def come_back(self, play):
+        """follow() a play soon, but not within what is being done. Any thread."""
+        self._wake(lambda: self.follow(play))
 
     # ---- on the player's thread ---------------------------------------------------------------
 
@@ -353,7 +366,7 @@ class Player:
         rest, at = memoryview(play.rest), 0
         try:
             while at < len(rest):
-                at += play.wire.send(rest[at:])
+                at += play.send(rest[at:])
         except BlockingIOError:
             pass                        # full again: what is left waits
         except OSError:
@@ -444,6 +457,8 @@ class Player:
             self.gone(play)
         for reader in list(self.readers):
             reader.sweep(now)
+        if self.relay is not None:
+            self.relay.sweep(now)
 
     # ---- inside -------------------------------------------------------------------------------
 
@@ -535,8 +550,6 @@ class Player:
 
     def _tell(self, play, tokens, now):
         """So many frames with tokens go out now, in one send: the gap before them counts."""
-        if play.times is None:
-            return
         sent_at = int(now * _GAP_RATE)
         try:
             play.gaps[sent_at - play.sent_at] += 1
@@ -582,7 +595,7 @@ class Player:
         if not data:
             return
         try:
-            sent = play.wire.send(data)
+            sent = play.send(data)
         except BlockingIOError:
             sent = 0
         if sent != len(data):
@@ -646,6 +659,9 @@ class Player:
         close = getattr(play.steps, "close", None)
         if close is not None:
             close()
+        trace, play.trace = play.trace, None
+        if trace is not None:
+            trace.close()
         on_end = play.on_end
         # A bucket may hold it until its next deadline; what it was about goes now.
         play.steps, play.frame, play.on_gone, play.on_end = (), None, None, None
@@ -696,6 +712,8 @@ class PacerThread:
             self._inbox.popleft()()
         for play in list(self.player.plays.values()):
             self.player.gone(play)
+        if self.player.relay is not None:
+            self.player.relay.close()
         self._poller.close()
 
     def _run(self):
@@ -710,6 +728,8 @@ class PacerThread:
             for wire, mask in waker.poll_awake(poller, timeout, inbox):
                 play = player.plays.get(wire)
                 if play is None:
+                    if wire.__class__ is UpstreamWire:
+                        player.relay.event(wire, mask)
                     continue
                 if mask & POLL_WRITE and play.rest:
                     player.writable(play)

@@ -74,7 +74,8 @@ class ConnectionThreads:
                     if error is not None:
                         handler.unkept(error)
                 self._deliver(conn, handler)
-            self._linger(conn)
+            if not conn.cut:
+                self._linger(conn)
         except OSError:
             return                          # the client has gone: a normal end
         except Exception:
@@ -148,6 +149,13 @@ class ConnectionThreads:
             self._pacer.post(begin)
             over.wait()
         conn.busy = False
+        conn.deadline_s = time.monotonic() + self._settings.idle_timeout_s
+
+    def idle_s(self):
+        """For each connection that has had an answer and has no request now, how long that has been so. Any thread."""
+        began_s = time.monotonic() + self._settings.idle_timeout_s
+        with self._lock:
+            return [began_s - conn.deadline_s for conn in self.connections if not conn.busy and conn.deadline_s]
 
     def _send(self, conn, data):
         """All of it, or OSError when the client takes nothing for too long."""

@@ -162,7 +162,7 @@ check('exec resume: the next turn sends all of the first one back, encrypted rea
   const reasoning = next.rounds[0].request.input.filter((item) => item.type === 'reasoning');
   assert.deepEqual(reasoning.map((item) => item.encrypted_content),
     plain.rounds[0].response.output.filter((item) => item.type === 'reasoning').map((item) => item.encrypted_content));
-  assert.equal(reasoning.length, 1);
+  assert.equal(reasoning.length, process.env.CHAT_ONLY ? 0 : 1); // behind a gateway chat shows no thoughts
   assert.ok(next.rounds[0].response.usage.input_tokens > plain.rounds[0].response.usage.input_tokens);
 });
 
