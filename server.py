@@ -898,7 +898,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.completion.count()
         elif handler.generates and handler.completion.on_count is not None:
             return                          # counted with its end
-        self.count_answer(handler, handler.status)
+        self.metrics.count_answer(handler.route, handler.command, handler.status)
 
     def count_answer(self, handler, status):
         self.metrics.count_answer(handler.route, handler.command, status)
