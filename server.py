@@ -236,7 +236,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.send_api_error(server_error())
         if self.asked_faults and not self.faults_staged:
             self._stage_answer()
-        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and self.is_journaled():
             self.journal.begin(self)
         self.metrics.count_request()
 
@@ -285,6 +285,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     def _stage_answer(self):
         if self.command != "HEAD":
             stage_answer(self.app, self)
+
+    def is_journaled(self):
+        """Whether it is a client's doing, and not a test's or a monitor's."""
+        return self.route not in OPEN_PATHS and not self.path.startswith(CONTROL_PREFIXES)
 
     def note_fault(self, fault):
         """A fault was carried out."""
@@ -899,7 +903,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.reservation.settle(0)
             elif handler.completion is not None and handler.completion.record is None:
                 handler.completion.settle_tokens()
-        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and handler.is_journaled():
             self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:
