@@ -317,7 +317,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
                 or self.settings.output_tokens
             if self.reservation is None:    # else it began again on a worker
-                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
+                self.reservation = self.limits.reserve(self.limited_key, (request.prompt_tokens() or 0) + most * request.seqs)
             completion.reservation = self.reservation
 
     def _check_key(self):
