@@ -309,7 +309,7 @@ class Completion:
 
     def run_pushed(self, play, player, render, streamed):
         """Generate on this worker thread, feeding the play; or connect, where the relay does the rest. Raises nothing."""
-        if self.backend.relays and player.relay is not None:
+        if self.backend.relays and player.relay is not None and not self.faults:    # those need the deltas one by one
             _RelayedRun(self, play, player, render, streamed).begin()
             return
         assembler, cancel, steps = self.assembler, self.cancel, play.push
@@ -414,7 +414,7 @@ class Completion:
         """It is over: what it was allowed to cost and did not is its client's again."""
         if self.reservation is not None:
             usage = self.assembler.usage
-            self.reservation.settle(self.request.prompt_tokens() if usage is None
+            self.reservation.settle(self.request.prompt_tokens() or 0 if usage is None
                                     else usage.prompt_tokens + usage.completion_tokens)
 
     def settle(self):
