@@ -700,8 +700,6 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
-        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
@@ -710,6 +708,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.backend = RecordingBackend(self.backend, Recorder(
                 settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
                 settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
