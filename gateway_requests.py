@@ -60,7 +60,8 @@ class ForwardedRequest:
 
     endpoint = "forward"
     ignored_fields = ()
-    breathe = authorization = seed = None
+    breathe = authorization = seed = rule = overrides = None
+    wire_faults = ()
     draw = b""
     n = 1
 

@@ -21,6 +21,8 @@ try:
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.profiles import load_profile, profile_json, profile_line, profiles_text
+    from backends.record import Recorder, RecordingBackend
+    from backends.replay import ReplayBackend
     from backends.script_book import RuleBook, check_scripts
     from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
@@ -230,6 +232,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         except ApiError as error:
             self.send_api_error(error)
+            if error.after_s > 0.0:
+                self._answer_later(error.after_s)
         except RecursionError:
             self.send_api_error(ApiError(400, "The request is nested too deeply."))
         except Exception:
@@ -237,7 +241,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.send_api_error(server_error())
         if self.asked_faults and not self.faults_staged:
             self._stage_answer()
-        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and self.is_journaled():
             self.journal.begin(self)
         self.metrics.count_request()
 
@@ -287,6 +291,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.command != "HEAD":
             stage_answer(self.app, self)
 
+    def is_journaled(self):
+        """Whether it is a client's doing, and not a test's or a monitor's."""
+        return self.route not in OPEN_PATHS and not self.path.startswith(CONTROL_PREFIXES)
+
     def note_fault(self, fault):
         """A fault was carried out."""
         self.faults_done += (fault.text,)
@@ -314,7 +322,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
                 or self.settings.output_tokens
             if self.reservation is None:    # else it began again on a worker
-                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
+                self.reservation = self.limits.reserve(self.limited_key, (request.prompt_tokens() or 0) + most * request.seqs)
             completion.reservation = self.reservation
 
     def _check_key(self):
@@ -375,8 +383,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
-                           "answered without a key. --allow-host adds one." % shown(name))
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, recordings or a way upstream, so only "
+                           "loopback names are answered without a key. --allow-host adds one." % shown(name))
 
     def check_control(self):
         """Raises ApiError 403 where control paths, and what headers ask of us, are off."""
@@ -425,6 +433,16 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.send_json(error.status, error.envelope(), error.headers)
         if error.media is not None:
             self.answer = with_content_type(self.answer, error.media)
+
+    def _answer_later(self, after_s):
+        """The answer is ready, but not due yet."""
+        self.play = Play(self._wire(), self.received_s, iter(((after_s, self.answer),)))
+        self.play.owner = self
+        self.answer = b""
+
+    def _wire(self):
+        """What an answer is written to."""
+        return self.connection
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -614,6 +632,9 @@ class SocketTurn(Handler):
     def _stage_answer(self):
         return                                          # an error of one message, which has no other form
 
+    def _wire(self):
+        return SocketLane(self.app.player, self.socket.play)
+
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
@@ -642,7 +663,7 @@ class SocketTurn(Handler):
             steps = completion.pushed_steps(True, b"", self.settings.commit_grace_s, 0.0, b"", False)
         else:
             steps = completion.iter_stream(completion.planned(), False)
-        play = Play(SocketLane(player, self.socket.play), self.received_s, steps, on_gone=gone)
+        play = Play(self._wire(), self.received_s, steps, on_gone=gone)
         play.owner = self
         if completion.backend.blocking:
             play.push = steps
@@ -680,12 +701,16 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
-        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
         self.backend = backend or self._make_backend()
+        if settings.record:
+            self.backend = RecordingBackend(self.backend, Recorder(
+                settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
+                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
@@ -754,9 +779,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         """The one that the settings name, with a script in front of it. Raises ValueError."""
         settings = self.settings
         behind = make_backend(settings, self.tokenizer, self.log)
-        if behind.relays:
+        if getattr(behind, "judges", False):
             if settings.script:
-                raise ValueError("--script does not go with --backend upstream: rules stand in front of the others only")
+                raise ValueError("--script does not go with --backend %s: rules stand in front of the others only"
+                                 % settings.backend)
             return behind
         voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
         book = RuleBook(settings.script, settings.script_only, self.log, read_faults, read_gates)
@@ -823,7 +849,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         """What stands between a completion's play and the player: the backend's engine, a trace."""
         if not completion.backend.blocking:
             completion.take_seat(play, self.player, streamed)
-        if completion.faults or completion.backend.sets_faults and completion.backend.blocking:
+        if completion.faults or completion.backend.blocking and getattr(completion.backend, "sets_faults", False):
             stage_faults(self, play, completion, streamed)
         if self.journal.size and streamed:
             self.count_events(play)
@@ -884,7 +910,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.completion.count()
         elif handler.generates and handler.completion.on_count is not None:
             return                          # counted with its end
-        self.count_answer(handler, handler.status)
+        self.metrics.count_answer(handler.route, handler.command, handler.status)
 
     def count_answer(self, handler, status):
         self.metrics.count_answer(handler.route, handler.command, status)
@@ -907,7 +933,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.reservation.settle(0)
             elif handler.completion is not None and handler.completion.record is None:
                 handler.completion.settle_tokens()
-        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and handler.is_journaled():
             self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:
@@ -1136,10 +1162,18 @@ def make_backend(settings, tokenizer, log):
     """The backend that --backend names. Raises ValueError for one that cannot be made."""
     if settings.upstream_url and settings.backend != "upstream":
         raise ValueError("--upstream-url needs --backend upstream")
+    if settings.replay and settings.backend != "replay":
+        raise ValueError("--replay needs --backend replay")
     if settings.backend == "simulated":
         return SimulatedBackend.from_settings(settings, tokenizer)
     if settings.backend == "upstream":
         return UpstreamBackend.from_settings(settings, tokenizer, log)
+    if settings.backend == "replay":
+        fallback = SimulatedBackend.from_settings(settings, tokenizer) if settings.replay_fallback else None
+        replaying = ReplayBackend.from_settings(settings, fallback)
+        if settings.model == Settings.model and replaying.models:
+            settings.model = replaying.models
+        return replaying
     return load_backend(settings.backend, settings)
 
 
@@ -1287,6 +1321,8 @@ def main(argv=None):
     server.log("notice", "%s; try: curl %s/v1/models" % (
         server.backend.told() or "simulating " + (profile_line(profile) if profile else getattr(
             server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
+    if settings.record:
+        server.log("notice", "every exchange is recorded in %s" % settings.record)
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")

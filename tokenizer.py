@@ -12,6 +12,14 @@ from binascii import crc32
 # The numbers were fitted to the exact counts of o200k_base (tiktoken's pattern and ranks) over English, German and
 # Chinese manuals, reviews and news, source code and JSON. What stands beside a number is what it was fitted to.
 
+# German words of eight to ten letters, capitalised ones of seven to nine, that end so are mostly one token.
+_TOKEN_GERMAN_ENDINGS = """
+abe ace ach ade ael age alb amm ard are ase ate bar cht dem den det dig dwo ect ell eln eme ems ens ent ere ess est
+ett eug hen ial ibt ich ied iel ien ies iff ils ing ion ite itt ity ive las lem len lle lls llt lne mme mte nal nce
+nen ner net nft ngs ngt nse ode oft ons ort ows pen ral rds red rnt sam ser sor sse ted tel tet tig top uck ude und
+zei zen zer
+"""
+
 # Characters of a long text between two breaths: about 3 ms of English.
 _TOKEN_WINDOW_CHARS = 65536
 
@@ -167,7 +175,7 @@ _TOKEN_PARTS = (
      "每比没由看第经美而自被要让该请还这那都需"
      "]"),
     ("WORD", "a-z<ACCENT>"),
-    ("LONG", "[a-z]{1,10}(?![a-z<ACCENT>])<ENDING>"),
+    ("LONG", "[a-z]{1,<FURTHER>}(?![a-z<ACCENT>])<ENDING>"),
     ("CONTRACTION", "'(?:s|t|re|ve|m|ll|d)(?![a-z])"),
     # An accented letter in a word, with the letters after it that share its token. Each language its own: Czech and
     # Polish words fall into many tokens, Spanish and Vietnamese ones into few.
@@ -182,9 +190,9 @@ _TOKEN_PARTS = (
 )
 
 # Limits of runs of letters that are one token: lowercase ones and capitalised ones behind a space, then the same
-# without it. German words fall apart sooner than English ones (and than the words of code, which are English).
-_TOKEN_LIMITS = (("LOW", "8"), ("CAP", "4"), ("BARELOW", "6"), ("BARECAP", "7"))
-_TOKEN_LIMITS_GERMAN = (("LOW", "6"), ("CAP", "4"), ("BARELOW", "5"), ("BARECAP", "4"))
+# without it; and how many letters more make one token where the ending is right. German words fall apart sooner than English ones (and than the words of code, which are English).
+_TOKEN_LIMITS = (("LOW", "8"), ("CAP", "4"), ("BARELOW", "6"), ("BARECAP", "7"), ("FURTHER", "10"))
+_TOKEN_LIMITS_GERMAN = (("LOW", "7"), ("CAP", "4"), ("BARELOW", "4"), ("BARECAP", "3"), ("FURTHER", "3"))
 
 # German is what has an umlaut and one of these words for every so many characters of its beginning.
 _TOKEN_GERMAN_WORDS = " (?:der|die|das|und|nicht|ist|den|mit|sich|ein|eine|zu|auf|f\u00fcr|von|wird|werden|im)\\b"
@@ -255,10 +263,10 @@ _TOKEN_PATTERN = r"""
 """
 
 
-def _token_endings():
-    """Return a lookbehind for _TOKEN_ENDINGS, grouped by first letter so that a miss tries few places."""
+def _token_endings(endings):
+    """Return a lookbehind for endings, grouped by first letter so that a miss tries few places."""
     grouped = {}
-    for ending in _TOKEN_ENDINGS.split():
+    for ending in endings.split():
         grouped.setdefault(ending[0], []).append(ending[1:])
     return "(?<=%s)" % "|".join("%s(?:%s)" % (first, "|".join(rest)) for first, rest in grouped.items())
 
@@ -280,9 +288,9 @@ def _token_compile(plain=False, german=False):
     plain: True for ASCII text only, which compiles in a tenth of the time.
     """
     pattern = _TOKEN_PATTERN
-    parts = [("ENDING", _token_endings()), ("HANPAIR", "" if plain else "[<HAN>]" if german else _token_han_pairs())]
-    parts[:0] = _TOKEN_LIMITS_GERMAN if german else _TOKEN_LIMITS
-    parts.extend(_TOKEN_PARTS)
+    endings, limits = (_TOKEN_GERMAN_ENDINGS, _TOKEN_LIMITS_GERMAN) if german else (_TOKEN_ENDINGS, _TOKEN_LIMITS)
+    han_pairs = "" if plain else "[<HAN>]" if german else _token_han_pairs()
+    parts = [*limits, ("ENDING", _token_endings(endings)), ("HANPAIR", han_pairs), *_TOKEN_PARTS]
     if plain:
         pattern = re.sub(r".*#\+\n", "", pattern)
     for name, value in reversed(parts):

@@ -72,7 +72,7 @@ class BatchBackend(Backend):
         self._backend = backend
         self.blocking = backend.blocking
         self.engine = backend.engine
-        self.sets_faults = backend.sets_faults
+        self.sets_faults = getattr(backend, "sets_faults", False)   # a user's class may have generate() alone
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)

@@ -26,7 +26,7 @@ _PROSE_VERBS = (
     "keeps", "carries", "follows", "answers", "measures", "repeats", "holds", "recalls",
     "crosses", "guards", "shapes", "finds", "counts", "returns", "explains", "gathers",
     "quietly keeps", "often follows", "slowly turns", "always finds", "rarely loses",
-    "gladly shares", "still carries", "never forgets", "calmly reads", "soon reaches",
+    "gladly shares", "still carries", "never leaves", "calmly reads", "soon reaches",
     "partly hides", "now and then lifts", "at last opens", "again checks", "simply names",
     "in turn feeds")
 _PROSE_OBJECTS = (

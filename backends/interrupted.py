@@ -7,7 +7,7 @@ from api_common import ApiError
 from backends.contract import Failure, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta, Usage
 
 _SAYING = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta)
-_INTERRUPT_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_INTERRUPTED_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 def in_pieces(deltas):
@@ -39,8 +39,8 @@ def interrupted(deltas, request, assembler, fault, note):
                 return
             for choice in range(request.seqs):
                 if choice not in finished:
-                    yield due_s, Finish(_INTERRUPT_REASONS[fault["reason"]], choice)
-            yield due_s, Usage(request.prompt_tokens(), said)
+                    yield due_s, Finish(_INTERRUPTED_REASONS[fault["reason"]], choice)
+            yield due_s, Usage(request.prompt_tokens() or 0, said)
             return
         kind = delta.__class__
         if kind in _SAYING:

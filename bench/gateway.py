@@ -55,6 +55,8 @@ def measure_through(gateway, path, streams, direct, name, options, record):
     after = gateway.usage()[0]
     record("errors", result["errors"] + (0 if result["measured"] else 1))
     record("client_cores", result["client_cores"])
+    if not result["measured"]:
+        return None                     # nothing came in time: an error, and no figures
     for share in ("p50", "p99"):
         record("%s.added_%s_ms" % (name, share), result["age_ms"][share] - direct["age_ms"][share])
     record(name + ".deltas_s", result["measured"] / options.paced_secs)

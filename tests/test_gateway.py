@@ -302,7 +302,7 @@ class FailureTest(GatewayTestCase):
         request.hang_up()
         client.close()
         self.wait_for_count("disconnects", 1)
-        self.assertEqual(self.server.player.relay.wires, {})
+        wait_until(lambda: not self.server.player.relay.wires, "the relay to let go")
 
     def test_an_end_before_the_answer_is_tried_again(self):
         client, request = self.asked()

@@ -135,8 +135,7 @@ ROOMS = {
     "responses_assembler": {"api_common", "backends", "responses_items", "runs"},
     "responses_socket": {"api_common", "state", "transport"},
     "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
-    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"},
-    "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
+    "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
     "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
     "unittest_tools": {"api_common", "faults", "observe"},
 }

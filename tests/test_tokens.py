@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 from base64 import b64encode
 from types import SimpleNamespace
@@ -251,7 +252,7 @@ class RankFileTest(FilesTest):
 
     def test_refusals(self):
         for content, words in ((b"IQ== 0\nhello\n", "line 2 of"), (b"IQ== 0\n", "no token for the byte 0x00"),
-                               (b"", "no token for the byte")):
+                               (b"", "no token for the byte"), (b"\0" * 5000, "neither a rank file nor a tokenizer.json")):
             with self.subTest(content=content):
                 self.assertIn(words, self.refusal(self.write("bad.tiktoken", content)))
 
@@ -311,6 +312,16 @@ class TokenizerJsonTest(FilesTest):
             self.assertEqual(len(pieces), tokenizer.count(text))
         self.assertEqual(tokenizer.encode("cafe\u0301"), tokenizer.encode("caf\u00e9"))
         self.assertEqual(tokenizer.split("cafe\u0301 the"), ["c", "a", "f", "e\u0301", " the"])
+
+    def test_a_run_of_marks_is_normalised_as_python_does_and_in_linear_time(self):
+        tokenizer = self.load(normalizer={"type": "NFC"})
+        source = random.Random(5)
+        for size in (100, 400):
+            text = "e" + "".join([source.choice("\u0301\u0323\u0345\u0f73\u0f75\u0344\u0f71x") for _ in range(size)])
+            self.assertEqual(tokenizer.encode(text), tokenizer.encode(unicodedata.normalize("NFC", text)))
+            self.assertEqual("".join(tokenizer.split(text)), text)
+        # Minutes when it is sorted by insertion.
+        self.assertGreater(tokenizer.count("e" + "\u0301\u0323\u0f73" * 100000), 600000)
 
     def test_added_tokens_of_normalised_text(self):
         added = [{"id": 1000, "content": "caf\u00e9", "normalized": True}]
@@ -464,6 +475,74 @@ class LiveTokenizerTest(LiveServerTest):
         self.assertEqual(back["prompt"], "the sea\U0001f389")
         counted = self.request("POST", "/v1/embeddings", {"model": "m", "input": "the sea"}).json()
         self.assertEqual(counted["usage"]["prompt_tokens"], 2)
+
+    def test_prose_counts_as_many_tokens_as_were_said(self):
+        body = {"model": "m", "max_tokens": 20, "ignore_eos": True, "messages": [{"role": "user", "content": "the sea"}]}
+        answer = self.request("POST", "/v1/chat/completions", body).json()
+        self.assertEqual(answer["usage"]["completion_tokens"], 20)
+        self.assertEqual(answer["usage"]["prompt_tokens"] - self.request(
+            "POST", "/v1/chat/completions", dict(body, messages=[{"role": "user", "content": ""}])
+        ).json()["usage"]["prompt_tokens"], 2)
+
+
+class SilentTokensTest(LiveServerTest):
+    """Tokens without text of their own: an emoji of three tokens in what is said."""
+
+    settings = {"ttft_ms": 0, "itl_ms": 0}
+    TEXT = "so \U0001f389\U0001f9a9"
+    SCHEMA = {"type": "object", "properties": {"mood": {"enum": [TEXT]}}, "required": ["mood"]}
+    SAID = '{"mood":"%s"}' % TEXT
+
+    def chat(self, **fields):
+        return dict({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream_options": {
+            "include_usage": True}, "stream": True}, **fields)
+
+    def tokens(self):
+        return self.request("POST", "/tokenize", {"prompt": self.SAID}).json()["count"]
+
+    def chunks(self, body):
+        return [event.data for event in self.request("POST", "/v1/chat/completions", body).events()
+                if event.data != "[DONE]"]
+
+    def format(self):
+        return {"type": "json_schema", "json_schema": {"name": "x", "schema": self.SCHEMA}}
+
+    def test_streamed_content_has_no_empty_delta_and_counts_every_token(self):
+        chunks = self.chunks(self.chat(response_format=self.format()))
+        said = [chunk["choices"][0]["delta"]["content"] for chunk in chunks
+                if chunk["choices"] and "content" in chunk["choices"][0]["delta"]]
+        self.assertEqual((said[0], "".join(said), said.count("")), ("", self.SAID, 1), "only the role's content is empty")
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], self.tokens())
+        self.assertEqual(len(said) - 1, self.tokens() - 3, "three tokens say nothing")
+
+    def test_every_token_has_its_log_probability(self):
+        chunks = self.chunks(self.chat(response_format=self.format(), logprobs=True, top_logprobs=1))
+        told = [entry["token"] for chunk in chunks if chunk["choices"] and chunk["choices"][0]["logprobs"]
+                for entry in chunk["choices"][0]["logprobs"]["content"]]
+        self.assertEqual((len(told), "".join(told)), (self.tokens(), self.SAID))
+
+    def test_arguments_of_a_call_have_no_empty_delta(self):
+        tool = {"type": "function", "function": {"name": "feel", "parameters": self.SCHEMA}}
+        chunks = self.chunks(self.chat(tools=[tool], tool_choice="required"))
+        pieces = [call["function"]["arguments"] for chunk in chunks if chunk["choices"]
+                  for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+        self.assertEqual(("".join(pieces), pieces.count("")), (self.SAID, 1), "only the one with the name is empty")
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], self.tokens() + 1)
+
+    def test_responses_have_no_empty_delta(self):
+        events = self.request("POST", "/v1/responses", {"model": "m", "input": "Hi", "stream": True, "text": {
+            "format": {"type": "json_schema", "name": "x", "schema": self.SCHEMA}}}).events()
+        deltas = [event.data["delta"] for event in events if event.name == "response.output_text.delta"]
+        self.assertEqual(("".join(deltas), deltas.count("")), (self.SAID, 0))
+        done = [event for event in events if event.name == "response.completed"][0]
+        self.assertEqual(done.data["response"]["usage"]["output_tokens"], self.tokens())
+
+    def test_an_echoed_prompt_is_scored_token_by_token(self):
+        answer = self.request("POST", "/v1/completions", {"model": "m", "prompt": self.TEXT, "echo": True,
+                                                          "max_tokens": 0, "logprobs": 1}).json()
+        told = answer["choices"][0]["logprobs"]["tokens"]
+        self.assertEqual((answer["choices"][0]["text"], "".join(told)), (self.TEXT, self.TEXT))
+        self.assertEqual(len(told), answer["usage"]["prompt_tokens"])
 
 
 if __name__ == "__main__":

@@ -45,8 +45,10 @@ def _load_file(spec):
     if not os.path.exists(path):
         raise ValueError("there is no file %s, and it is none of approx and tiktoken:NAME" % path)
     with open(path, "rb") as file:
-        begins = file.read(64).lstrip()[:1]
-    if begins != b"{":
+        begins = file.read(4096)
+    if begins.lstrip()[:1] != b"{":
+        if b"\n" not in begins and len(begins) == 4096:
+            raise ValueError("it is neither a rank file nor a tokenizer.json")
         return load_rank_file(path, pattern_name)
     if pattern_name:
         raise ValueError("a tokenizer.json brings its own split pattern")

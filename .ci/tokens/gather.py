@@ -82,6 +82,12 @@ def manual(text):
     return re.sub(r"\n\n+", "\n\n", "\n".join(lines))
 
 
+def help_page(text):
+    """The text of a page of GNOME's help."""
+    text = html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"(?s)<(info|screen|code)\b.*?</\1>", "", text)))
+    return re.sub(r"\n\s*\n+", "\n\n", re.sub(r"(?m)^[ \t]+", "", text))
+
+
 def excerpts(texts, draw, count=EXCERPTS):
     """Parts of 200 to 4000 characters that begin at a line; short ones as often as long ones."""
     texts = [text for text in texts if len(text) > 300]
@@ -139,6 +145,8 @@ def gather(node_modules, packages, debian):
         sources["german"]["manuals"] = list(map(manual, read_all(share + "man/de/man[178]/*.gz")))
         sources["german"]["fortunes"] = [text.replace("%\n", "") for text in read_all(share + "games/fortunes/de/*")]
         sources["chinese"]["Debian reference"] = list(map(page, read_all(share + "debian-reference/*.zh-cn.html")))
+        for kind, language in (("english", "C"), ("german", "de"), ("chinese", "zh_CN")):   # nothing was fitted to these
+            sources[kind]["GNOME help"] = list(map(help_page, read_all(share + "help/%s/**/*.page" % language)))
         sources["chinese"]["manuals"] = list(map(manual, read_all(share + "man/zh_CN/man[178]/*.gz")))
     found = {kind: {name: excerpts(texts, draw) for name, texts in by_name.items()} for kind, by_name in sources.items()}
     emoji = list(json.loads(read(node_modules + "/unicode-emoji-json/data-by-emoji.json")))
