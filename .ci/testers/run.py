@@ -29,7 +29,8 @@ class ReportedResult(unittest.TestResult):
 
     @staticmethod
     def title(test):
-        return str(test).split(" ", 1)[0].replace("test_", "", 1).replace("_", " ")
+        name, _, home = test.id().rpartition(".")[::-1]
+        return "%s: %s" % (home.rpartition(".")[2], name.replace("test_", "", 1).replace("_", " "))
 
     def addSuccess(self, test):
         super().addSuccess(test)
