@@ -29,8 +29,8 @@ class ReportedResult(unittest.TestResult):
 
     @staticmethod
     def title(test):
-        name, _, home = test.id().rpartition(".")[::-1]
-        return "%s: %s" % (home.rpartition(".")[2], name.replace("test_", "", 1).replace("_", " "))
+        home, name = test.id().split(".")[-2:]
+        return "%s: %s" % (home, name.replace("test_", "", 1).replace("_", " "))
 
     def addSuccess(self, test):
         super().addSuccess(test)
