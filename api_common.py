@@ -552,6 +552,11 @@ class Ids:
             self._ready.extend([block[i:i + 32] for i in range(0, len(block), 32)])
             return self._ready.pop()
 
+    def reset(self):
+        """Fixed ids count from 1 again."""
+        if self._fixed is not None:
+            self._fixed = itertools.count(1)
+
     def created(self):
         return FIXED_CREATED if self._fixed is not None else int(self._wall())
 
@@ -728,7 +733,7 @@ class Host:
     def admit(self, completion):
         raise NotImplementedError
 
-    def reset(self):
+    def reset(self, store=False):
         raise NotImplementedError
 
     def open_idle_s(self):

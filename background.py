@@ -322,6 +322,15 @@ class BackgroundRuns:
         run.log.end()
         return True
 
+    def stop_all(self):
+        """Stop all; nothing of them is stored. Those that are about to end are waited for: not on the loop."""
+        for run in list(self._runs.values()):
+            if self.cancel(run) or run.final is not None:
+                run.final = None
+                self.stopped(run)
+            else:
+                run.settled.wait(SETTLE_TIMEOUT_S)
+
     def stopped(self, run):
         """It was cancelled and its end is stored, or it was deleted: let go of everything."""
         run.completion.settle()

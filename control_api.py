@@ -3,9 +3,8 @@
 They are answered on a loopback bind, or with an API key; and never to a page in a browser. A call that is wrong
 changes nothing.
 """
-from api_common import (ApiError, Host, TakesLong, build_page, check_fields, check_integer, check_number, dump_json,
-                        invalid_value,
-                        parse_body, parse_page_query, parse_query_integer, shown)
+from api_common import (ApiError, Host, TakesLong, build_page, check_boolean, check_fields, check_integer, check_number, dump_json,
+                        invalid_value, parse_body, parse_page_query, parse_query_integer, shown)
 from faults import FAULT_CHOICES, read_gates
 from observe.verdict import find_verdict
 from settings import setting_names
@@ -15,6 +14,7 @@ MAX_GATE_WAIT_S = 300
 
 _SECRET_SETTINGS = frozenset(("api_key",))
 # What may change while the server runs; the rest is built in when it starts.
+_RESET_CHECKS = {"store": check_boolean}
 _CHANGEABLE = {"journal": check_integer(0, 100000), "gate_timeout_s": check_number(0.001, 86400)}
 
 
@@ -137,9 +137,17 @@ class ControlApiMixin(Host):
     # ---- the server ---------------------------------------------------------------------------
 
     def control_reset(self):
-        """Faults, gates, the journal and rate limits as they were at the start; scripts' counts as well."""
-        self._control_no_body()
-        self.reset()
+        """Faults, gates, the journal, rate limits and rules as they were at the start, and the draws; {"store": true}:
+        what is stored in memory goes as well."""
+        store = False
+        if self.body_bytes:
+            body = parse_body(self.body_bytes)
+            for key in check_fields(body, _RESET_CHECKS):
+                raise _unknown_control_key(key, tuple(_RESET_CHECKS))
+            store = bool(body.get("store"))
+        if store and self.breathe is None:
+            raise TakesLong()
+        self.reset(store)
         self.send_json(200, {"object": "reset", "done": True})
 
     def control_settings(self):

@@ -63,6 +63,7 @@ try:
     from transport.tls import TlsConnection, make_tls_context
     from transport.websocket import check_handshake, handshake_headers, ws_event_framer
     from transport.workers import Breather, Workers
+    from unittest_tools import MockTurtleTestTools, MockTurtleTools
 except ImportError as exc:
     sys.stderr.write("mockturtle: error: server.py was copied without the files beside it (%s). Copy the "
                      "whole folder, or build the single file with: python tools/amalgamate.py\n" % exc)
@@ -392,8 +393,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if keyless:
             self._check_host()
 
-    def reset(self):
-        self.app.reset()
+    def reset(self, store=False):
+        self.app.reset(store)
 
     def open_idle_s(self):
         return self.app.open_idle_s()
@@ -729,8 +730,6 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.limits = RateLimits(int(settings.requests_per_minute), int(settings.tokens_per_minute),
                                      self.clock.monotonic, settings.time_scale)
         self.on_reset = []              # called by reset(), beside what it does itself
-        if self.backend.rule_book is not None:
-            self.on_reset.append(self.backend.rule_book.reset)
         beat = SSE_KEEPALIVE if settings.heartbeat_form == "event" else SSE_HEARTBEAT
         self.metrics.engine = self.backend.engine
         self.metrics.cache_stats, self.metrics.block_tokens = self.backend.cache_stats, settings.cache_block_tokens
@@ -863,15 +862,24 @@ class MockTurtleServer(ThreadingHTTPServer):
         if self.journal.size and owner is not None:
             owner.counted = CountedSend(play, owner.chunked, owner.socket_frame is not None)
 
-    def reset(self):
-        """Back to how it was started: faults, gates, the journal and the rate limits. Not what is stored."""
+    def reset(self, store=False):
+        """Back to how it was started: faults, gates, the journal, the rate limits, rules and the backend's draws.
+
+        store: so is what is stored in memory, and background responses are stopped; not on the loop.
+        """
         self.faults.clear()
         self.gates.clear()
         self.journal.clear()
         if self.limits is not None:
             self.limits.clear()
+        if hasattr(self.backend, "reset"):
+            self.backend.reset()
         for callback in self.on_reset:
             callback()
+        if store and not self.store.blocking:
+            self.runs.stop_all()
+            if self.store.clear():
+                self.ids.reset()
 
     def open_idle_s(self):
         """For each open connection without a request, how long that has been so."""
@@ -1117,47 +1125,37 @@ class MockTurtleServer(ThreadingHTTPServer):
 
 # ---- in Python --------------------------------------------------------------------------------
 
-class MockTurtle:
-    """A server for a `with` block: on a free port, at once, and gone at its end.
+class MockTurtle(MockTurtleTools):
+    """A server for a test or a `with` block: on a free port, at once, and gone at its end.
 
         with MockTurtle(output_tokens=5) as mock:
-            client = OpenAI(base_url=mock.base_url, api_key="any")
+            mock.reply("Hello.", match={"model": "gpt-5"})
+            ...
+            mock.assert_called_with(model="gpt-5")
 
     settings: any of Settings, as keywords; here TTFT and ITL are 0, unless they or a profile are given, the log is
     quiet and the journal has the last 300 requests.
-    backend: an instance, in place of the simulated one. url: "http://127.0.0.1:PORT"; base_url: the
-    same with /v1. server: the MockTurtleServer.
+    backend: an instance, in place of the simulated one. env: whether OPENAI_BASE_URL and OPENAI_API_KEY lead to it
+    while it runs. url: "http://127.0.0.1:PORT"; base_url: the same with /v1; api_key: one that it takes. server: the
+    MockTurtleServer.
     """
 
-    def __init__(self, backend=None, **settings):
-        values = {"port": 0, "host": ("127.0.0.1",), "log_level": "warning", "journal": 300}
-        if not settings.get("profile") and not settings.get("calibrate"):
-            values.update(ttft_ms=0.0, itl_ms=0.0)
-        values.update(settings)
-        if backend.__class__ is str:
-            values["backend"], backend = backend, None
-        self.server = MockTurtleServer(Settings(**values), backend)
-        self.url = self.server.urls()[0]
-        self.base_url = self.url + "/v1"
-        self._thread = threading.Thread(target=self.server.serve_forever, name="mockturtle", daemon=True)
+    def make_server(self, values, backend):
+        return MockTurtleServer(Settings(**values), backend)
 
-    def start(self):
-        """Serve from here on; requests wait in the backlog until then. Returns self."""
-        self._thread.start()
-        return self
 
-    def stop(self):
-        """End running answers and let go of port and threads."""
-        if self._thread.ident is not None:
-            self.server.shutdown()
-            self._thread.join()
-        self.server.server_close()
+class MockTurtleTestCase(MockTurtleTestTools):
+    """A class of tests with a MockTurtle, `self.mock`, that is as new for each of them. To be mixed in:
 
-    def __enter__(self):
-        return self.start()
+        class AgentTest(MockTurtleTestCase, unittest.TestCase):
+            mock_settings = {"output_tokens": 5}
 
-    def __exit__(self, *exc_info):
-        self.stop()
+    mock_settings: what MockTurtle takes. It serves from setUpClass() on; what is arranged there is gone when a test
+    begins.
+    """
+
+    mock_class = MockTurtle
+    mixes_into_tests = True
 
 
 def make_backend(settings, tokenizer, log):
@@ -1360,7 +1358,7 @@ def _print_profile(settings):
 
 def _self_test():
     """--self-test: the checks' exit code."""
-    with MockTurtle(ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
+    with MockTurtle(env=False, ttft_ms=SELF_TEST_TTFT_MS, itl_ms=SELF_TEST_ITL_MS, output_tokens=16) as mock:
         return SelfTest(*mock.server.listeners[0].getsockname()[:2],
                         lateness=mock.server.metrics.lateness).run()
 

@@ -382,6 +382,9 @@ class Backend:
         """A backends.prefix_cache.CacheStats, or None for a backend without a prefix cache. Waits for nothing."""
         return None
 
+    def reset(self):
+        """Begin anew, as it was made: what was drawn, cached and counted is forgotten. Running answers go on."""
+
     def secrets(self):
         """Texts that must never be logged: a tuple of str."""
         return ()

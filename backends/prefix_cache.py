@@ -130,6 +130,7 @@ class PrefixCache:
 
     def __init__(self, block_tokens, max_blocks, tokenizer, max_places=PREFIX_PLACES):
         self._size = block_tokens
+        self._tokenizer = tokenizer
         self._split = tokenizer.split
         self._pool = BlockPool(max_blocks)
         self._places = OrderedDict()        # key of parts, or of a turn -> _Place
@@ -137,6 +138,10 @@ class PrefixCache:
         self._max_places = max_places
         self._lock = threading.Lock()       # guards changes of all these; readers need none
         self._counts = (0, 0)
+
+    def emptied(self):
+        """Another one like it, with nothing in it."""
+        return PrefixCache(self._size, self._pool.max_blocks, self._tokenizer, self._max_places)
 
     def stats(self):
         """CacheStats, without waiting for anybody."""

@@ -50,6 +50,13 @@ class ScriptedBackend(Backend):
         ask = getattr(self._behind, "cache_stats", None)
         return ask() if ask is not None else None
 
+    def reset(self):
+        """The files' rules alone, none of which has answered; and what is behind them begins anew."""
+        self.rule_book.reset()
+        for backend in (self._behind,) if self._voice is self._behind else (self._behind, self._voice):
+            if hasattr(backend, "reset"):       # a user's class may have generate() alone
+                backend.reset()
+
     def close(self):
         self._behind.close()
 

@@ -62,6 +62,11 @@ class DrawSource:
             return base
         return blake2b(base + b"%d" % count, digest_size=16).digest()
 
+    def clear(self):
+        """Every request is a first one again."""
+        with self._lock:
+            self._seen.clear()
+
     def undo(self, request):
         """Forget that digest() was asked: the request begins again elsewhere."""
         base = self._base(request)
@@ -122,6 +127,11 @@ class SimulatedBackend(Backend):
                       settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
         backend.profile, backend.speed = profile, simulation.words()
         return backend
+
+    def reset(self):
+        self._draws.clear()
+        if self._cache is not None:
+            self._cache = self._cache.emptied()
 
     def included(self, item, includes):
         return fill_includes(item, includes)

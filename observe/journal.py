@@ -8,7 +8,7 @@ import json
 from collections import deque
 from itertools import count
 
-JOURNAL_BODY_BYTES = 65536          # of a request's body
+JOURNAL_BODY_BYTES = 65536          # of a request's body, unless more is asked for
 JOURNAL_ANSWER_BYTES = 16384        # of an answer that is not streamed
 
 _SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"))
@@ -141,6 +141,7 @@ class Journal:
         self._entries = deque(maxlen=size or 1)
         self._numbers = count(1)
         self.seen = 0               # how many were written, those that are gone by now included
+        self.body_bytes, self.answer_bytes = JOURNAL_BODY_BYTES, JOURNAL_ANSWER_BYTES   # what is kept of each
 
     def resize(self, size):
         """Keep so many from now on; those that are there stay as far as there is room."""
@@ -159,10 +160,10 @@ class Journal:
         entry.method, entry.path, entry.headers = handler.command, handler.path, handler.headers
         entry.query_text = getattr(head, "query_text", "")
         size = entry.body_size = len(body)
-        if size <= JOURNAL_BODY_BYTES:
+        if size <= self.body_bytes:
             entry.body, entry.body_key = body, body
         else:
-            entry.body = body[:JOURNAL_BODY_BYTES]
+            entry.body = body[:self.body_bytes]
             entry.body_key = entry.body, size, body[-1024:]
         entry._parsed = None
         entry.connection = handler.client_address
@@ -174,11 +175,10 @@ class Journal:
         self.seen += 1
         self._entries.append(entry)
 
-    @staticmethod
-    def _fill(entry, handler):
+    def _fill(self, entry, handler):
         """What is known of an answer by now."""
         entry.status, entry.error, entry.keep_alive = handler.status, handler.fault, handler.keep_alive
-        entry.answer = handler.answer[:JOURNAL_ANSWER_BYTES] if not entry.streamed else b""
+        entry.answer = handler.answer[:self.answer_bytes] if not entry.streamed else b""
         entry.faults, entry.cut_off = handler.faults_done, handler.cut_off
         entry.model = entry.rule = entry.response_id = entry.usage = None
         entry.call_ids = ()

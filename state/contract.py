@@ -289,6 +289,10 @@ class Store:
         """Drop at most `budget` expired nodes; how many went."""
         raise NotImplementedError
 
+    def clear(self):
+        """Forget everything, in a store that would not outlive this process anyway; whether this is one."""
+        return False
+
     def stats(self):
         """{"responses", "conversations", "tombstones", "bytes", "evicted", "expired"}: int each.
         Stored chat completions count as responses."""

@@ -163,6 +163,15 @@ class MemoryStore(Store):
                 gone += 1
         return gone
 
+    def clear(self):
+        with self._lock:
+            for conversation in list(self._conversations.values()):
+                self._drop_conversation(conversation)
+            for node in list(self._nodes.values()):
+                self._remove(node)
+            self._evicted = self._expired = 0
+        return True
+
     def stats(self):
         with self._lock:
             return {"responses": len(self._nodes), "conversations": len(self._conversations),

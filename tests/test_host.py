@@ -137,6 +137,7 @@ ROOMS = {
     "responses_request": {"api_common"}, "responses_items": {"api_common", "backends", "state"},
     "control_api": {"api_common", "faults", "observe", "settings"}, "rate_limits": {"api_common", "faults"}, "rules_api": {"api_common", "backends"}, "embeddings_api": {"api_common", "gateway_requests", "runs"},
     "extras_api": {"api_common", "gateway_requests", "observe", "runs"}, "self_test": set(),
+    "unittest_tools": {"api_common", "faults", "observe"},
 }
 
 
