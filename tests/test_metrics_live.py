@@ -313,13 +313,21 @@ class FullStore(MemoryStore):
 @every_form
 class StoreTest(MetricsLive):
 
-    settings = {"output_tokens": 4, "ttft_ms": 2.0}
+    settings = {"output_tokens": 4}
 
     def make_store(self):
         self.store = FullStore()
         return self.store
 
     def test_an_answer_counts_when_what_it_stored_is_durable_and_else_as_an_error(self):
+        self.start_server(ttft_ms=2.0)
+        self.check_answers()
+
+    def test_and_one_that_takes_no_time_too(self):
+        self.start_server(ttft_ms=0)
+        self.check_answers()
+
+    def check_answers(self):
         bodies = (RESPONSE, dict(RESPONSE, stream=True))
         for broken, reason, finished in ((False, "stop", 1), (True, "error", 0)):
             for body in bodies:
