@@ -22,10 +22,12 @@ class ApiError(Exception):
     """A fault with the status and the envelope that a client gets for it.
 
     status: int, 4xx or 5xx. message, type, code, param: the envelope's four values.
-    headers: list of (name, value) to send with it. close: end the connection after it.
+    headers: list of (name, value) to send with it. close: end the connection after it. after_s: when it is sent,
+    in seconds since its request was read, where it ends a request before anything was answered.
     media: the content type of an envelope that is no JSON.
     """
 
+    after_s = 0.0
     media = None
 
     def __init__(self, status, message, type="invalid_request_error", code=None, param=None,

@@ -668,11 +668,8 @@ class ChatApiMixin(Host):
 
     def chat_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        if self.backend.relays:
-            request = relayed_chat_request(body)
-            check_model_name(request.model, self.settings)
-            request.authorization = self.passed_authorization()
-        else:
+        request = self._chat_unjudged(body) if self.backend.judges else None
+        if request is None:
             request = parse_chat_request(body, self.tokenizer, self.breathe, self.settings.strict)
             check_model_name(request.model, self.settings)
             request.max_tokens = check_context(request.history.tokens, request.max_tokens, self.settings.max_model_len,
@@ -694,6 +691,16 @@ class ChatApiMixin(Host):
             request.headers = self.headers
         self.send_completion(Completion(request, self.backend, assembler, self.metrics, self.log_exception,
                                         keep=keep, keep_blocking=keep is not None and self.store.blocking), streamed)
+
+    def _chat_unjudged(self, body):
+        """The request as it came, for a backend that judges it; None when it is to be read here."""
+        request = relayed_chat_request(body)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return None
+        check_model_name(request.model, self.settings)
+        request.authorization = self.passed_authorization()
+        return request
 
     def _chat_keeper(self, id, assembler, body):
         """What stores a completion when it is finished."""

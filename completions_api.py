@@ -269,8 +269,7 @@ class CompletionsApiMixin(Host):
 
     def completions_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        if self.backend.relays:
-            self._completions_relayed(body)
+        if self.backend.judges and self._completions_relayed(body):
             return
         batch = parse_completion_request(body, self.tokenizer, self.breathe, self.settings.strict)
         check_model_name(batch.model, self.settings)
@@ -284,12 +283,17 @@ class CompletionsApiMixin(Host):
         self._completions_send(body, batch, BatchBackend(self.backend), offsets, batch.n)
 
     def _completions_relayed(self, body):
-        """All prompts in one request to the upstream, which also picks the best of `best_of`."""
+        """All prompts in one request to the backend, which also picks the best of `best_of`. False when it is to be
+        read here."""
         request, prompts = relayed_completion_request(body)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return False
         check_model_name(request.model, self.settings)
         request.authorization = self.passed_authorization()
         offsets = [0 if body.get("echo") else len(prompt) for prompt in prompts]
         self._completions_send(body, request, self.backend, offsets, body.get("n") or 1)
+        return True
 
     def _completions_send(self, body, request, backend, offsets, per_prompt):
         streamed = bool(body.get("stream"))

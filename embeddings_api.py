@@ -137,8 +137,7 @@ class EmbeddingsApiMixin(Host):
     def embeddings_create(self):
         breathe = self.breathe
         body = parse_body(self.body_bytes, breathe)
-        if self.backend.relays:
-            self._embeddings_forward("/embeddings", body)
+        if self.backend.judges and self._embeddings_forward("/embeddings", body):
             return
         ignored = self._embeddings_unknown(check_fields(body, _EMBEDDING_CHECKS))
         for name in ("model", "input"):
@@ -166,13 +165,17 @@ class EmbeddingsApiMixin(Host):
                              "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, ignored)
 
     def _embeddings_forward(self, path, body, from_root=False):
-        """Have the model's upstream answer it."""
+        """Have the model's upstream, or a recording of it, answer it. False when it is to be answered here."""
         if body.get("model") is not None:
             check_string(empty=False)(body["model"], "model")
         request = ForwardedRequest("POST", path, body.get("model"), body, from_root)
+        request.breathe = self.breathe
+        if not self.backend.takes(request, len(self.body_bytes)):
+            return False
         request.authorization = self.passed_authorization()
         self.send_completion(Completion(request, self.backend, ForwardAssembler(), self.metrics, self.log_exception),
                              False)
+        return True
 
     def _embeddings_unknown(self, unknown):
         """Fields that nobody knows: refused where that was asked for, else a header that lists them."""
@@ -182,8 +185,7 @@ class EmbeddingsApiMixin(Host):
 
     def moderations_create(self):
         body = parse_body(self.body_bytes, self.breathe)
-        if self.backend.relays:
-            self._embeddings_forward("/moderations", body)
+        if self.backend.judges and self._embeddings_forward("/moderations", body):
             return
         check_fields(body, _MODERATION_CHECKS)
         if body.get("input") is None:
@@ -195,8 +197,7 @@ class EmbeddingsApiMixin(Host):
     def tokens_encode(self):
         """vLLM's form ("prompt" or "messages") and GuideLLM's ("text")."""
         body = parse_body(self.body_bytes, self.breathe)
-        if self.backend.relays:
-            self._embeddings_forward("/tokenize", body, True)
+        if self.backend.judges and self._embeddings_forward("/tokenize", body, True):
             return
         check_fields(body, _TOKENIZE_CHECKS)
         text = body.get("prompt", body.get("text"))
@@ -210,8 +211,7 @@ class EmbeddingsApiMixin(Host):
 
     def tokens_decode(self):
         body = parse_body(self.body_bytes, self.breathe)
-        if self.backend.relays:
-            self._embeddings_forward("/detokenize", body, True)
+        if self.backend.judges and self._embeddings_forward("/detokenize", body, True):
             return
         check_fields(body, _DETOKENIZE_CHECKS)
         if body.get("tokens") is None:

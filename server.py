@@ -21,6 +21,8 @@ try:
     from background import BackgroundRuns, LogSteps
     from backends.custom import load_backend
     from backends.profiles import load_profile, profile_json, profile_line, profiles_text
+    from backends.record import Recorder, RecordingBackend
+    from backends.replay import ReplayBackend
     from backends.script_book import RuleBook, check_scripts
     from backends.scripted import ScriptedBackend
     from backends.simulated import SimulatedBackend
@@ -229,6 +231,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         except ApiError as error:
             self.send_api_error(error)
+            if error.after_s > 0.0:
+                self._answer_later(error.after_s)
         except RecursionError:
             self.send_api_error(ApiError(400, "The request is nested too deeply."))
         except Exception:
@@ -378,8 +382,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             return
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name.lower().rstrip(".") not in ("localhost", "127.0.0.1", "[::1]") and name not in self.settings.allow_host:
-            raise ApiError(403, "The host '%s' is not allowed: this server keeps state or a way upstream, so only loopback names are "
-                           "answered without a key. --allow-host adds one." % shown(name))
+            raise ApiError(403, "The host '%s' is not allowed: this server keeps state, recordings or a way upstream, so only "
+                           "loopback names are answered without a key. --allow-host adds one." % shown(name))
 
     def check_control(self):
         """Raises ApiError 403 where control paths, and what headers ask of us, are off."""
@@ -428,6 +432,16 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         self.send_json(error.status, error.envelope(), error.headers)
         if error.media is not None:
             self.answer = with_content_type(self.answer, error.media)
+
+    def _answer_later(self, after_s):
+        """The answer is ready, but not due yet."""
+        self.play = Play(self._wire(), self.received_s, iter(((after_s, self.answer),)))
+        self.play.owner = self
+        self.answer = b""
+
+    def _wire(self):
+        """What an answer is written to."""
+        return self.connection
 
     def unkept(self, error):
         """What this request wrote could not be made durable: its answer is the error."""
@@ -617,6 +631,9 @@ class SocketTurn(Handler):
     def _stage_answer(self):
         return                                          # an error of one message, which has no other form
 
+    def _wire(self):
+        return SocketLane(self.app.player, self.socket.play)
+
     def send_api_error(self, error):
         self.metrics.add("errors_%dxx" % (error.status // 100))
         self.play = self.job = None
@@ -645,7 +662,7 @@ class SocketTurn(Handler):
             steps = completion.pushed_steps(True, b"", self.settings.commit_grace_s, 0.0, b"", False)
         else:
             steps = completion.iter_stream(completion.planned(), False)
-        play = Play(SocketLane(player, self.socket.play), self.received_s, steps, on_gone=gone)
+        play = Play(self._wire(), self.received_s, steps, on_gone=gone)
         play.owner = self
         if completion.backend.blocking:
             play.push = steps
@@ -683,12 +700,16 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
-        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
         self.backend = backend or self._make_backend()
+        if settings.record:
+            self.backend = RecordingBackend(self.backend, Recorder(
+                settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
+                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
@@ -759,9 +780,10 @@ class MockTurtleServer(ThreadingHTTPServer):
         """The one that the settings name, with a script in front of it. Raises ValueError."""
         settings = self.settings
         behind = make_backend(settings, self.tokenizer, self.log)
-        if behind.relays:
+        if getattr(behind, "judges", False):
             if settings.script:
-                raise ValueError("--script does not go with --backend upstream: rules stand in front of the others only")
+                raise ValueError("--script does not go with --backend %s: rules stand in front of the others only"
+                                 % settings.backend)
             return behind
         voice = behind if settings.backend == "simulated" else SimulatedBackend.from_settings(settings, self.tokenizer)
         book = RuleBook(settings.script, settings.script_only, self.log, read_faults, read_gates)
@@ -880,7 +902,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.completion.count()
         elif handler.generates and handler.completion.on_count is not None:
             return                          # counted with its end
-        self.count_answer(handler, handler.status)
+        self.metrics.count_answer(handler.route, handler.command, handler.status)
 
     def count_answer(self, handler, status):
         self.metrics.count_answer(handler.route, handler.command, status)
@@ -1142,10 +1164,18 @@ def make_backend(settings, tokenizer, log):
     """The backend that --backend names. Raises ValueError for one that cannot be made."""
     if settings.upstream_url and settings.backend != "upstream":
         raise ValueError("--upstream-url needs --backend upstream")
+    if settings.replay and settings.backend != "replay":
+        raise ValueError("--replay needs --backend replay")
     if settings.backend == "simulated":
         return SimulatedBackend.from_settings(settings, tokenizer)
     if settings.backend == "upstream":
         return UpstreamBackend.from_settings(settings, tokenizer, log)
+    if settings.backend == "replay":
+        fallback = SimulatedBackend.from_settings(settings, tokenizer) if settings.replay_fallback else None
+        replaying = ReplayBackend.from_settings(settings, fallback)
+        if settings.model == Settings.model and replaying.models:
+            settings.model = replaying.models
+        return replaying
     return load_backend(settings.backend, settings)
 
 
@@ -1293,6 +1323,8 @@ def main(argv=None):
     server.log("notice", "%s; try: curl %s/v1/models" % (
         server.backend.told() or "simulating " + (profile_line(profile) if profile else getattr(
             server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
+    if settings.record:
+        server.log("notice", "every exchange is recorded in %s" % settings.record)
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")

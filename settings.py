@@ -27,7 +27,12 @@ class Settings:
     api_key = ()                    # accepted keys; () takes any and none
     tls_cert = ""                   # PEM file: serve https
     tls_key = ""                    # PEM file of its key, when it is not in the same file
-    backend = "simulated"           # or upstream, or FILE.py:Class
+    backend = "simulated"           # or upstream, replay, or FILE.py:Class
+    record = ""                     # a folder: every exchange is written there
+    replay = ""                     # the folder that the replay backend plays
+    replay_speed = 1.0              # of the recorded times; 0: all at once
+    replay_match = "normalised"     # or exact: nothing volatile is passed over
+    replay_fallback = ""            # simulated: what answers requests without a recording
     upstream_url = ()               # [MODEL=]URL of servers that the upstream backend asks
     upstream_api_key_env = ()       # [MODEL=]NAME of the variables with their keys
     upstream_forward_key = False    # the client's own Authorization goes upstream
@@ -122,7 +127,7 @@ class Settings:
 
     def guarded(self):
         """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
-        return (self.store != "memory" or self.backend == "upstream") and not self.api_key
+        return (self.store != "memory" or self.backend in ("upstream", "replay") or self.record != "") and not self.api_key
 
     def _check(self):
         for name in setting_names():
@@ -133,7 +138,8 @@ class Settings:
         for name in ("ttft_ms", "ttft_std_ms", "itl_ms", "itl_std_ms", "output_tokens_std",
                      "heartbeat_s", "drain_s", "commit_grace_s", "max_connections", "lateness_warning_ms",
                      "websocket_ping_s", "prefill_overhead_ms", "prefill_ms_per_token", "max_num_seqs",
-                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries", "requests_per_minute", "tokens_per_minute"):
+                     "cache_blocks", "tokenizer_fetch_s", "upstream_retries", "requests_per_minute", "tokens_per_minute",
+                     "replay_speed"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError("--%s must be 0 or more" % name.replace("_", "-"))
         for name in ("output_tokens", "max_responses", "max_store_mb", "store_ttl_s", "max_body_mb",
@@ -181,6 +187,7 @@ class Settings:
         if not self.model:
             raise ValueError("--model must name at least one model")
         self._check_upstream()
+        self._check_replay()
 
     def _check_upstream(self):
         if self.backend == "upstream" and not self.upstream_url:
@@ -197,6 +204,17 @@ class Settings:
                               ("upstream_think", ("off", "tags", "opened"))):
             if getattr(self, name) not in choices:
                 raise ValueError("--%s must be %s" % (name.replace("_", "-"), " or ".join(filter(None, choices))))
+
+
+    def _check_replay(self):
+        if self.backend == "replay" and not self.replay:
+            raise ValueError("--backend replay needs --replay DIR")
+        if self.record and self.replay and os.path.abspath(self.record) == os.path.abspath(self.replay):
+            raise ValueError("--record and --replay must name two folders")
+        if self.replay_match not in ("normalised", "exact"):
+            raise ValueError("--replay-match must be normalised or exact")
+        if self.replay_fallback not in ("", "simulated"):
+            raise ValueError("--replay-fallback must be simulated")
 
 
 # What stands between the values of a repeated setting in the environment, where it is no comma.
@@ -294,12 +312,12 @@ _SETTINGS_FLAGS = (
         ("tls-key", "FILE", "PEM key, when it is not in the certificate's file"),
         ("api-key", "KEY", "accept only this key, repeatable (default: any key, or none)"),
         ("cors-origin", "ORIGIN", "allow this browser origin, repeatable; 'none' for no CORS "
-                                  "(default: every origin, and none with a store on disk or an upstream and no key)"),
-        ("allow-host", "NAME", "with a store on disk or an upstream and no key: answer requests for this Host as well, "
-                               "repeatable"),
+                                  "(default: every origin; none with a store on disk, an upstream or recordings, and no key)"),
+        ("allow-host", "NAME", "with a store on disk, an upstream or recordings, and no key: answer requests for this Host "
+                               "as well, repeatable"),
     )),
     ("what is simulated", (
-        ("backend", "NAME", "simulated, upstream, or FILE.py:Class for a backend of your own"),
+        ("backend", "NAME", "simulated, upstream, replay, or FILE.py:Class for a backend of your own"),
         ("script", "FILE", "rules that answer, JSON with comments, repeatable; aimock:FILE for aimock's fixtures"),
         ("script-only", None, "404 for a request that no rule answers, in place of the simulated reply"),
         ("model", "NAME", "model that /v1/models lists, repeatable; any name is answered"),
@@ -368,6 +386,13 @@ _SETTINGS_FLAGS = (
         ("tokens-per-minute", "N", "likewise: what a request may cost at most is taken, and the rest given back at its end"),
         ("journal", "N", "keep the last N requests for GET /_mockturtle/requests and the verdict; costs a stream some "
                          "0.3 us a token; 0 is off"),
+    )),
+    ("record and replay", (
+        ("record", "DIR", "write every exchange of any backend into this folder, without secrets"),
+        ("replay", "DIR", "with --backend replay: the folder with the recordings that answer"),
+        ("replay-speed", "X", "how many times faster than recorded; 0 is at once"),
+        ("replay-match", "HOW", "normalised: ids, dates and temporary paths may differ; exact: they may not"),
+        ("replay-fallback", "NAME", "simulated: what has no recording is simulated (default: it is a 404)"),
     )),
     ("leniency", (
         ("strict", None, "the public service's own rules: unknown parameters are 400, and so on"),

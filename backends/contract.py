@@ -317,6 +317,10 @@ class Cancel:
                 self._callbacks = None      # who called on_cancel() is held no longer
             return self._over
 
+    def is_over(self):
+        """Whether the generation is complete, or has failed, and was not cancelled."""
+        return self._over
+
     def set(self):
         for callback in self.raise_flag():
             callback()
@@ -330,6 +334,7 @@ class Backend:
     relays: it is blocking, but its deltas come from a socket that the player's thread can read: it has
     admit(request), which looks at a request before anything is answered and must not wait; open(request, cancel)
     and reopen(), which may wait and return an exchange, see backends.upstream_exchange.UpstreamExchange.
+    judges: chat and text completions, embeddings and the like are offered to it as they came, see takes().
     engine: None, or a backends.engine.Engine through which a planned backend's answers are played.
     wants_origin: whether its requests are to say where they come from (see GenerationRequest).
     rule_book: None, or a scripted backend's RuleBook.
@@ -337,7 +342,7 @@ class Backend:
     """
 
     blocking = True
-    relays = False
+    relays = judges = False
     engine = None
     wants_origin = False
     rule_book = None
@@ -353,6 +358,14 @@ class Backend:
         Raises ApiError for a request that it refuses; any other exception is a 500.
         """
         raise NotImplementedError
+
+    def takes(self, request, size_bytes):
+        """Whether it answers a request that nobody has judged yet; else this server reads and answers it as usual.
+
+        request: a ForwardedRequest, or a GenerationRequest whose body is checked no further than it must be.
+        size_bytes: of the body. Waits for nothing; TakesLong as everywhere.
+        """
+        return self.judges
 
     def included(self, item, includes):
         """An output item with what a reader's `include` asks for and it was stored without.

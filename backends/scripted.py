@@ -22,6 +22,7 @@ class ScriptedBackend(Backend):
         self.blocking = getattr(behind, "blocking", True)       # a user's class may have generate() alone
         self.engine = getattr(behind, "engine", None)
         self.profile = getattr(behind, "profile", None)
+        self.speed = getattr(behind, "speed", "")
         self._behind = behind
         self._voice = voice
         self._tokenizer = tokenizer

@@ -28,7 +28,7 @@ class UpstreamBackend(Backend):
     upstream's}. settings: the upstream_... ones are read. log(level, message)."""
 
     blocking = True
-    relays = True
+    relays = judges = True
 
     def __init__(self, targets, model_map, settings, tokenizer, log=lambda level, message: None):
         self.targets = targets

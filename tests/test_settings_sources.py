@@ -25,6 +25,8 @@ VALUES = {
     "upstream_max_tokens_field": (("max_completion_tokens", "max_completion_tokens"),) * 3,
     "upstream_reasoning_field": (("reasoning", "reasoning"), ("reasoning_content", "reasoning_content"),
                                  ("reasoning", "reasoning")),
+    "replay_match": (("exact", "exact"),) * 3,
+    "replay_fallback": (("simulated", "simulated"),) * 3,
     "upstream_think": (("tags", "tags"), ("opened", "opened"), ("tags", "tags")),
     "store": (("sqlite:a.db", "sqlite:a.db"), ("sqlite:b.db", "sqlite:b.db"), ("sqlite:c.db", "sqlite:c.db")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
