@@ -1,8 +1,10 @@
 """Small calls beside the generating ones: models, health and metrics."""
-from api_common import ApiError, Host, dump_json, shown
+from api_common import ApiError, Host, TakesLong, dump_json, shown
 from gateway_requests import AskingBackend, ForwardAssembler, ForwardedRequest
 from observe.prometheus import OPENMETRICS_TYPE, PROMETHEUS_TYPE, render_metrics, wants_openmetrics
 from runs import Completion
+
+PAGE_MODELS_INLINE = 2              # a metrics page of more is made on a worker: 2 ms would show in the frames
 
 
 def _models_object(name, settings):
@@ -45,8 +47,12 @@ class ExtrasApiMixin(Host):
         self.send_json(200, {"status": "ok"})
 
     def metrics_read(self):
+        if self.breathe is None and len(self.metrics.models) > PAGE_MODELS_INLINE:
+            raise TakesLong()
         openmetrics = wants_openmetrics(self.headers.get("accept", ""))
-        self.send_text(render_metrics(self.metrics, openmetrics), OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)
+        self.send_text(render_metrics(self.metrics, openmetrics, self.breathe),
+                       OPENMETRICS_TYPE if openmetrics else PROMETHEUS_TYPE)
+
 
 def _no_such_model(name):
     return ApiError(404, "The model '%s' does not exist." % shown(name), code="model_not_found")

@@ -108,14 +108,10 @@ class Completion:
     faults_done = ()                    # texts of those that have befallen what was generated
     reservation = None                  # rate_limits.Reservation: what it may cost
     _fails_in_object = False            # a plain answer that fails is an object that says so
-    seat = None                         # its place in an engine: an object with queue_s
     _place = None                       # what the engine keeps for it until its play begins
-    on_count = None
     first_token_s = None                # monotonic time at which a stream's first token went out
     start_s = 0.0                       # monotonic time that its own counts from
-    counted_later = False               # whoever sends the answer calls count(), when it is durable
-    _stats = None                       # where it is counted, from begin() until it is
-    _play = _outcome = None
+    counted_later = False               # it takes no time, and whoever sends the answer calls count() or lose()
     _reason = "stop"
     _dues = None                        # of a plain answer: when its tokens are due
     _told = 0                           # how many they are
@@ -132,6 +128,10 @@ class Completion:
         self._metrics = metrics
         self._on_error = on_error
         self._tail = self._closing = b""
+        self.seat = None                # its seat in an engine: an object with queue_s
+        self.on_count = None
+        self._stats = None              # where it is counted, from begin() until it is
+        self._play = self._outcome = None
         if backend.blocking and backend.relays:
             backend.admit(request)
 
@@ -295,7 +295,7 @@ class Completion:
                 dues, shared = list(dues[:told]) if shared else [], False
             dues += said
             told += len(said)
-        self._dues, self._told = dues, told
+        self._dues, self._told = dues if shared or told < 2 else sorted(dues), told     # runs may lie over each other
         return due_s, self.plain_end(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
@@ -309,7 +309,7 @@ class Completion:
 
     def run_pushed(self, play, player, render, streamed):
         """Generate on this worker thread, feeding the play; or connect, where the relay does the rest. Raises nothing."""
-        if self.backend.relays and player.relay is not None:
+        if self.backend.relays and player.relay is not None and not self.faults:    # those need the deltas one by one
             _RelayedRun(self, play, player, render, streamed).begin()
             return
         assembler, cancel, steps = self.assembler, self.cancel, play.push
@@ -414,7 +414,7 @@ class Completion:
         """It is over: what it was allowed to cost and did not is its client's again."""
         if self.reservation is not None:
             usage = self.assembler.usage
-            self.reservation.settle(self.request.prompt_tokens() if usage is None
+            self.reservation.settle(self.request.prompt_tokens() or 0 if usage is None
                                     else usage.prompt_tokens + usage.completion_tokens)
 
     def settle(self):
@@ -437,7 +437,9 @@ class Completion:
             metrics.ended()
             self._stats = None
         else:
-            stats = metrics.stats_of(request.model)     # it took no time, so nobody said that it began
+            # it took no time, so nobody said that it began
+            stats = metrics.models.get(request.model) or metrics.stats_of(request.model)
+            self.counted_later = False
         end_s = metrics.now() - start_s
         play, seat, queue_s, ttft_s, gaps = self._play, self.seat, 0.0, None, ()
         if seat is not None:
@@ -466,9 +468,15 @@ class Completion:
         """Count it, if it began, as one that will not be complete. outcome: "abort" or "error"."""
         stats, self._stats, self._outcome = self._stats, None, None
         if stats is None:
-            if self.on_count is not None and not self.assembler.counts:
-                self._tell_counted(outcome)
-            return
+            if not self.assembler.counts:
+                if self.on_count is not None:
+                    self._tell_counted(outcome)
+                return
+            if not self.counted_later:
+                return
+            self.counted_later = False
+            self._metrics.begun()
+            stats = self._metrics.stats_of(self.request.model)
         play, self._play = self._play, None
         prompt = said = joined = 0
         if play is not None and play.said:

@@ -240,7 +240,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             self.send_api_error(server_error())
         if self.asked_faults and not self.faults_staged:
             self._stage_answer()
-        if self.journal.size and not self.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and self.is_journaled():
             self.journal.begin(self)
         self.metrics.count_request()
 
@@ -290,6 +290,10 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
         if self.command != "HEAD":
             stage_answer(self.app, self)
 
+    def is_journaled(self):
+        """Whether it is a client's doing, and not a test's or a monitor's."""
+        return self.route not in OPEN_PATHS and not self.path.startswith(CONTROL_PREFIXES)
+
     def note_fault(self, fault):
         """A fault was carried out."""
         self.faults_done += (fault.text,)
@@ -317,7 +321,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
             most = raw.get("max_completion_tokens") or raw.get("max_tokens") or raw.get("max_output_tokens") \
                 or self.settings.output_tokens
             if self.reservation is None:    # else it began again on a worker
-                self.reservation = self.limits.reserve(self.limited_key, request.prompt_tokens() + most * request.seqs)
+                self.reservation = self.limits.reserve(self.limited_key, (request.prompt_tokens() or 0) + most * request.seqs)
             completion.reservation = self.reservation
 
     def _check_key(self):
@@ -696,8 +700,6 @@ class MockTurtleServer(ThreadingHTTPServer):
     def __init__(self, settings, backend=None, store=None, clock=None):
         self.settings = settings
         self.clock = clock or Clock()
-        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
-        self.metrics.gauges = self.gauges
         self.ids = Ids(settings.fixed_ids, self.clock.time)
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
@@ -706,6 +708,8 @@ class MockTurtleServer(ThreadingHTTPServer):
             self.backend = RecordingBackend(self.backend, Recorder(
                 settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
                 settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+        self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
+        self.metrics.gauges = self.gauges
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
                         wall=self.clock.time)
         self.timing_trace = TimingTrace(settings.timing_trace, self._trace_failed, Breather()) \
@@ -898,7 +902,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.completion.count()
         elif handler.generates and handler.completion.on_count is not None:
             return                          # counted with its end
-        self.count_answer(handler, handler.status)
+        self.metrics.count_answer(handler.route, handler.command, handler.status)
 
     def count_answer(self, handler, status):
         self.metrics.count_answer(handler.route, handler.command, status)
@@ -921,7 +925,7 @@ class MockTurtleServer(ThreadingHTTPServer):
                 handler.reservation.settle(0)
             elif handler.completion is not None and handler.completion.record is None:
                 handler.completion.settle_tokens()
-        if self.journal.size and not handler.path.startswith(CONTROL_PREFIXES):
+        if self.journal.size and handler.is_journaled():
             self.journal.end(handler, whole)
         log = self._log
         if not log.wants_requests:

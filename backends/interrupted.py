@@ -40,7 +40,7 @@ def interrupted(deltas, request, assembler, fault, note):
             for choice in range(request.seqs):
                 if choice not in finished:
                     yield due_s, Finish(_INTERRUPTED_REASONS[fault["reason"]], choice)
-            yield due_s, Usage(request.prompt_tokens(), said)
+            yield due_s, Usage(request.prompt_tokens() or 0, said)
             return
         kind = delta.__class__
         if kind in _SAYING:

@@ -55,17 +55,17 @@ class Tape:
             at_s = self.entries[-1][0]
         for delta in deltas:
             if delta.__class__ is Failure:
-                self.end("failed", delta.error)
+                self.end("failed", delta.error, at_s)
                 return
             self.entries.append((at_s, delta))
 
-    def end(self, how, error=None):
-        """The exchange is over: "complete", "failed" with an exception, or "cut"."""
+    def end(self, how, error=None, at_s=0.0):
+        """The exchange is over: "complete", "failed" with an exception, or "cut"; now, or at_s if that is later."""
         with self._lock:
             if self.how is not None:
                 return
             self.how = how
-        self.end_s = self.now_s()
+        self.end_s = max(self.now_s(), at_s)
         self.error = error
         self._recorder.submit(self, False)
 
@@ -92,13 +92,13 @@ class Tape:
                 for due_s, piece in zip(delta.dues, delta.pieces):
                     last_s = max(due_s, last_s)
                     self.entries.append((last_s, TextDelta(piece, None, delta.choice)))
-            elif delta.__class__ is Failure:
+                continue
+            last_s = due_s
+            if delta.__class__ is Failure:
                 if self.how == "complete":
                     self.how, self.error = "failed", delta.error
                 break
-            else:
-                last_s = due_s
-                self.entries.append((due_s, delta))
+            self.entries.append((due_s, delta))
         if self.how == "cut":
             self.entries = [entry for entry in self.entries if entry[0] <= self.end_s]
         else:

@@ -5,8 +5,9 @@ counted per request is put on a list and worked into the histograms many at a ti
 """
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from itertools import compress, count
-from operator import mul
+from operator import add, mul, sub
 from time import monotonic
 
 # Upper bounds of the lateness buckets in ms: fine where a frame should be, coarse above.
@@ -108,10 +109,10 @@ class Histogram:
         self.sum += value * times
 
     def add_all(self, values):
-        """values: a list, which is sorted."""
+        """values: any number of them, iterable."""
+        values = sorted(values)
         if not values:
             return
-        values.sort()
         if values[0] == values[-1]:
             self.add(values[0], len(values))
             return
@@ -200,42 +201,46 @@ class ModelStats:
         self.ttft.add_all(values)
 
     def _work_in(self, entries):
-        usages, choices, limits, queue, first, decode, e2e, reasons, ttfts, covered, gaps = map(list, zip(*entries))
-        prompt, completion, _, cached = map(list, zip(*[usage[:4] for usage in usages]))
+        usages, choices, limits, queue, first, decode, e2e, reasons, ttfts, apart, gaps = zip(*entries)
+        prompt, completion, _, cached = zip(*[usage[:4] for usage in usages])
+        told = sum(completion)
         self.finished += len(entries)
-        tokens = sum(completion)
-        self.finished_tokens += tokens
-        self.completion_tokens += tokens
+        self.finished_tokens += told
+        self.completion_tokens += told
         self.prompt_tokens += sum(prompt)
         self.cached_tokens += sum(cached)
-        for reason in reasons:
+        for reason, times in Counter(reasons).items():
             reason = _VLLM_REASONS.get(reason, reason)
-            self.reasons[reason] = self.reasons.get(reason, 0) + 1
-        slots = self.planned_gaps
-        for tokens, apart, pairs in zip(completion, covered, gaps):
-            if tokens > apart:
-                slots[0] += tokens - apart if apart else tokens - 1
-            for slot, times in pairs:
-                if not slot and apart > tokens:     # a prompt that was said again is no tokens of the answer
-                    times = max(0, times - (apart - tokens))
-                if slot < GAP_SLOTS:
-                    slots[slot] += times
-                else:
-                    self.planned_long.add(slot * GAP_STEP_S, times)
+            self.reasons[reason] = self.reasons.get(reason, 0) + times
+        for (tokens, alone, pairs), times in Counter(zip(completion, apart, gaps)).items():
+            self._add_gaps(tokens, alone, pairs, times)
+        prefill, inference = first, map(add, first, decode)
         if any(queue):
-            self.prefill.add_all([max(0.0, after - before) for after, before in zip(first, queue)])
-            self.inference.add_all([max(0.0, one + other - before) for one, other, before in zip(first, decode, queue)])
-        else:
-            self.prefill.add_all(first[:])
-            self.inference.add_all([one + other for one, other in zip(first, decode)])
+            prefill, inference = map(sub, first, queue), map(sub, inference, queue)
+        self.prefill.add_all(prefill)
+        self.inference.add_all(inference)
         self.tpot.add_all([seconds / (tokens - 1) if tokens > 1 else 0.0 for seconds, tokens in zip(decode, completion)])
-        self.computed.add_all([tokens - hits for tokens, hits in zip(prompt, cached)] if any(cached) else prompt[:])
-        self.longest.add_all([-(-tokens // number) for tokens, number in zip(completion, choices)])
-        self.limit.add_all([limit for limit in limits if limit])
+        self.computed.add_all(map(sub, prompt, cached) if any(cached) else prompt)
+        self.longest.add_all(completion if choices.count(1) == len(choices) else
+                             [-(-tokens // number) for tokens, number in zip(completion, choices)])
+        self.limit.add_all(filter(None, limits))
         for histogram, values in ((self.prompt, prompt), (self.completion, completion), (self.choices, choices),
                                   (self.queue, queue), (self.decode, decode), (self.e2e, e2e)):
             histogram.add_all(values)
-        return [seconds for seconds, usage in zip(ttfts, usages) if seconds is not None and usage[1]]
+        return [seconds for seconds, tokens in zip(ttfts, completion) if seconds is not None and tokens]
+
+    def _add_gaps(self, tokens, apart, pairs, times):
+        """The gaps of so many alike answers, but for those of streams that the pacer has counted."""
+        slots = self.planned_gaps
+        if tokens > apart:
+            slots[0] += (tokens - apart if apart else tokens - 1) * times
+        for slot, number in pairs:
+            if not slot and apart > tokens:     # a prompt that was said again is no tokens of the answer
+                number = max(0, number - (apart - tokens))
+            if slot < GAP_SLOTS:
+                slots[slot] += number * times
+            else:
+                self.planned_long.add(slot * GAP_STEP_S, number * times)
 
 
 def _planned_gaps(dues, count):
@@ -299,9 +304,9 @@ class Metrics:
         self._labelled = {}                 # (name, kind) -> count
         self._answers = {}                  # (route, method, status) -> StepCounter
         self._requests, self._begun, self._ended = StepCounter(), StepCounter(), StepCounter()
-        self._stats = {}                    # model's name -> ModelStats
+        self.models = {}                    # model's name -> ModelStats; see stats_of()
         self.token_bounds = token_bounds(max_model_len)
-        self._models = frozenset(models)
+        self._listed = frozenset(models)
         self.engine_name = models[0]
         self.now = now
         self.lateness = Lateness()
@@ -335,14 +340,14 @@ class Metrics:
 
     def stats_of(self, model):
         """The ModelStats of a name, or of all the others."""
-        return self._stats.get(model) or self._new_stats(model)
+        return self.models.get(model) or self._new_stats(model)
 
     def _new_stats(self, model):
         with self._lock:
-            if model not in self._models and (
-                    len(model) > MODEL_NAME_CHARS or len(self._stats.keys() - self._models) >= MODEL_NAMES):
+            if model not in self._listed and (
+                    len(model) > MODEL_NAME_CHARS or len(self.models.keys() - self._listed) >= MODEL_NAMES):
                 model = OTHER_NAMES
-            return self._stats.setdefault(model, ModelStats(self.token_bounds))
+            return self.models.setdefault(model, ModelStats(self.token_bounds))
 
     def work_in(self, stats):
         """Many requests wait in stats.ended."""
@@ -374,7 +379,7 @@ class Metrics:
                 counts[name] = 0
             for reason in FINISH_REASONS:
                 counts["finished_" + reason] = 0
-            for stats in self._stats.values():
+            for stats in self.models.values():
                 stats.work_in()
                 counts["completions"] += stats.finished
                 counts["completion_tokens"] += stats.finished_tokens
@@ -406,12 +411,13 @@ class Metrics:
         with self._lock:
             return self._running(), 0
 
-    def read_models(self):
+    def read_models(self, breathe=int):
         """[(model's name, {what: number, or (counts, sum) of a histogram})], the engine's first."""
         with self._lock:
-            found = [(name, _read_stats(stats), _read_gaps(stats)) for name, stats in self._stats.items()]
+            found = [(name, _read_stats(stats), _read_gaps(stats)) for name, stats in self.models.items()]
         for _, values, gaps in found:
             values["itl"] = _merge_gaps(*gaps)
+            breathe()
         return [(name, values) for name, values, _ in found]
 
 

@@ -2,7 +2,7 @@
 
 Names, labels and bounds of the `vllm:` part are vLLM's, current and older spellings side by side, as dashboards,
 autoscalers and endpoint pickers read both; `mockturtle_` is what this server alone has. Whoever calls, renders:
-some 0.1 ms a model, with no lock held.
+some 0.3 ms and 0.2 ms a model, with no lock held.
 """
 import os
 import sys
@@ -85,11 +85,12 @@ def escape_label(value):
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def render_metrics(metrics, openmetrics=False):
-    """The page as bytes. Takes any thread; the loop's, where nothing may wait."""
-    page = _Page(openmetrics)
+def render_metrics(metrics, openmetrics=False, breathe=None):
+    """The page as bytes. breathe: None, or called now and then on a thread that others should go before."""
+    page = _Page(openmetrics, breathe or int)
     _add_engine(page, metrics)
-    models = [('engine="0",model_name="%s"' % escape_label(name), values) for name, values in metrics.read_models()]
+    models = [('engine="0",model_name="%s"' % escape_label(name), values)
+              for name, values in metrics.read_models(breathe or int)]
     for name, key, text in _MODEL_COUNTERS:
         page.add("vllm:" + name, "counter", text, [(labels, values[key]) for labels, values in models])
     page.add("vllm:num_preemptions", "counter", "Preemptions: there are none here.", [(labels, 0) for labels, _ in models])
@@ -107,11 +108,13 @@ def render_metrics(metrics, openmetrics=False):
 
 class _Page:
 
-    def __init__(self, openmetrics):
+    def __init__(self, openmetrics, breathe):
         self._openmetrics = openmetrics
+        self._breathe = breathe
         self._parts = []
 
     def _open(self, name, kind, text):
+        self._breathe()
         if kind == "counter" and not self._openmetrics:
             name += "_total"
         self._parts.append("# HELP %s %s\n# TYPE %s %s\n" % (name, text, name, kind))

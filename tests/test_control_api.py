@@ -141,8 +141,9 @@ class JournalLiveTest(LiveServerTest):
         client.read_answer()
         wait_until(lambda: self.entries()[0]["duration_ms"] is not None, "its end")
 
-    def test_control_calls_are_not_in_it(self):
-        self.request("GET", "/_mockturtle/faults")
+    def test_control_calls_and_looks_at_its_health_are_not_in_it(self):
+        for path in ("/_mockturtle/faults", "/v1/_mockturtle/faults", "/health", "/v1/health", "/metrics"):
+            self.request("GET", path)
         self.assertEqual(self.entries(), [])
 
 

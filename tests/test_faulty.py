@@ -8,6 +8,7 @@ from random import Random
 
 from backends.contract import Finish, TextDelta, Usage
 from faults import FAULT_KINDS
+from server import MockTurtle
 from tests.support import (CHAT, RESPONSE, TIMEOUT_S, ConnectionEnded, DeltaBackend, GatedBackend, LiveServerTest, chat_text,
                            every_form, parse_events, request_bytes, wait_until)
 from tests.test_tls import TlsLive
@@ -557,6 +558,50 @@ class EngineFaultTest(FaultTest):
                     backend.said = said
                     self.server.gates.open("open")
                     check(self.chat(None))
+
+
+class UpstreamFaultTest(FaultTest):
+    """In front of another server, the same faults befall its answers here."""
+
+    settings = {"backend": "upstream", "upstream_retries": 0}
+
+    def start_server(self, **settings):
+        self.upstream = MockTurtle(output_tokens=6).start()
+        return FaultTest.start_server(self, upstream_url=(self.upstream.base_url,), **settings)
+
+    def _stop_server(self):
+        FaultTest._stop_server(self)
+        self.upstream.stop()
+
+    def test_of_bytes_and_of_the_generation(self):
+        for ask, fault, check in (
+                (self.chat, "cut:event=3", lambda seen: self.assertEqual((len(seen.events()), seen.whole), (2, False))),
+                (self.chat, "missing:event=1; stall:event=2,ms=1", lambda seen: self.assertEqual(len(seen.events()), 8)),
+                (self.chat, "failed:event=4", lambda seen: self.assertIn("error", seen.events()[-1].data)),
+                (self.respond, "failed:event=7", lambda seen: self.assertEqual(seen.events()[-2].name, "response.failed")),
+                (self.respond, "incomplete:event=7", lambda seen: self.assertEqual(seen.events()[-2].name, "response.incomplete")),
+                (self.respond, "store_full", lambda seen: self.assertEqual(seen.events()[-2].name, "response.failed")),
+                (self.plain, "wrong_length:bytes=4", lambda seen: self.assertEqual(seen.ended, "fin")),
+                (self.plain, "failed", lambda seen: self.assertEqual(seen.status, 500)),
+                (self.plain, None, lambda seen: self.assertEqual(seen.status, 200))):
+            with self.subTest(fault=fault, ask=ask):
+                check(ask(fault))
+
+    def test_a_big_answer_comes_whole_behind_a_stall(self):
+        seen = self.chat("stall:event=3,ms=30", max_tokens=5000, ignore_eos=True)
+        self.assertEqual((len(seen.events()), seen.whole), (5003, True))
+
+    def test_a_gate_holds_it(self):
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions", dict(CHAT, stream=True), {"x-mockturtle-gate": "stop@3"})
+        self.assertTrue(self.server.gates.wait("stop", TIMEOUT_S))
+        self.server.gates.open("stop")
+        self.assertEqual(len(client.read_answer().events()), 9)
+
+    def test_rate_limits_hold_where_no_tokens_are_counted(self):
+        self.start_server(requests_per_minute=10, tokens_per_minute=10000)
+        answer = self.request("POST", "/v1/chat/completions", CHAT)
+        self.assertEqual((answer.status, answer.headers["x-ratelimit-remaining-requests"]), (200, "9"))
 
 
 class CountsTest(FaultTest):

@@ -286,6 +286,12 @@ class RecordAnyBackendTest(FolderMixin, LiveServerTest):
         self.assertEqual((records["failed"].error.status, records["failed"].entries[0][1]), (503, TextDelta("half")))
         self.assertEqual(records["failed"].about["backend"], "simulated")
 
+    def test_a_plan_that_fails_is_recorded_with_the_time_of_its_failure(self):
+        self.start_server(PlanBackend([(0.0, TextDelta("half")), (0.05, Failure(ApiError(503, "down", type="server_error")))]))
+        self.assertEqual(self.request("POST", "/v1/chat/completions", CHAT).status, 503)
+        record, = self.records()
+        self.assertEqual((record.how, record.end_s, record.entries), ("failed", 0.05, [(0.0, TextDelta("half"))]))
+
     def test_an_exception_is_recorded_as_the_500_that_the_client_saw(self):
         self.start_server(DeltaBackend([ZeroDivisionError("secret detail")], blocking=True))
         self.assertEqual(self.request("POST", "/v1/chat/completions", CHAT).status, 500)
@@ -444,6 +450,7 @@ class ReplayTest(FolderMixin, LiveServerTest):
         self.write("b-1.json", self.chat("Hi", model="other"))
         self.replay(strict_models=True)
         self.assertEqual([model["id"] for model in self.request("GET", "/v1/models").json()["data"]], ["m", "other"])
+        self.assertNotIn("mock-model", self.request("GET", "/metrics").text)
         self.assertEqual(self.request("GET", "/v1/models/other").status, 200)
 
     def test_a_page_in_a_browser_is_not_answered_without_a_key(self):

@@ -118,6 +118,7 @@ class FaultySteps:
 
     closed = property(lambda self: self._inner.closed, lambda self, value: setattr(self._inner, "closed", value))
     failure = property(lambda self: self._inner.failure, lambda self, value: setattr(self._inner, "failure", value))
+    on_empty = property(lambda self: self._inner.on_empty, lambda self, value: setattr(self._inner, "on_empty", value))
     head = property(lambda self: self._inner.head, lambda self, value: setattr(self._inner, "head", value))
 
     def wake(self):
