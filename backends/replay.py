@@ -132,6 +132,15 @@ class ReplayBackend(Backend):
     def cache_stats(self):
         return None if self._fallback is None else self._fallback.cache_stats()
 
+    def reset(self):
+        """Each request's first recording is the next again."""
+        with self._lock:
+            for shelves in (self._exact, self._steady or {}):
+                for shelf in shelves.values():
+                    shelf.played = 0
+        if self._fallback is not None:
+            self._fallback.reset()
+
     def close(self):
         if self._fallback is not None:
             self._fallback.close()
