@@ -489,6 +489,8 @@ class ChatAssembler(ChunkAssembler):
                 choice.logprobs = (choice.logprobs or []) + delta.logprobs
             return self._delta(delta.choice, b'"content":"%s"' % escape, delta.logprobs)
         if kind is RefusalDelta:
+            if not delta.text:
+                return b""
             choice.refusal.append(delta.text)
             return self._delta(delta.choice, b'"refusal":"%s"' % escape_json(delta.text),
                                none_yet=True)
@@ -540,6 +542,8 @@ class ChatAssembler(ChunkAssembler):
 
     def _feed_call(self, choice, delta):
         call = choice.calls.get(delta.index)
+        if call is not None and not delta.arguments:
+            return b""              # a token without text of its own
         if self._legacy_calls:
             return self._feed_legacy_call(choice, call, delta)
         custom = delta.kind == "custom"

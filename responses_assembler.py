@@ -280,7 +280,7 @@ class ResponseAssembler(Assembler):
         if kind is ReasoningDelta:
             return self._feed_reasoning(delta)
         if kind is RefusalDelta:
-            return self._feed_refusal(delta.text)
+            return self._feed_refusal(delta.text) if delta.text else b""
         if kind is ItemStart:
             return self._feed_item_start(delta)
         if kind is ItemUpdate:
@@ -493,6 +493,8 @@ class ResponseAssembler(Assembler):
             return self._item_event(item, kind, phase, fields)
         if phase == "done":
             return self._end_item_text(item, kind)
+        if phase == "delta" and not fields["delta"]:
+            return b""                  # a token without text of its own
         if item.streamed != kind:
             item.streamed, item.pieces = kind, []
         if phase == "delta":

@@ -206,12 +206,8 @@ class BuiltinTurn:
 
     def _write(self, kind, text):
         """A text in deltas, one a token, and its end."""
-        tokens = 0
-        for piece in self._tokenizer.split(text):
-            tokens += 1             # one without text of its own is told with the one that completes its character
-            if piece:
-                self.steps.append((ItemUpdate(kind, "delta", {"delta": piece}, self._choice), tokens, tokens))
-                tokens = 0
+        self.steps += [(ItemUpdate(kind, "delta", {"delta": piece}, self._choice), 1, 1)
+                       for piece in self._tokenizer.split(text)]
         self._step(kind, "done", slots=0)
 
     def _end(self, kind, fields=None, slots=0):

@@ -10,7 +10,10 @@ from collections import namedtuple
 # ---- deltas -----------------------------------------------------------------------------------
 
 class TextDelta(namedtuple("TextDelta", "text logprobs choice", defaults=(None, 0))):
-    """A piece of the answer's text. logprobs: list of TokenLogprob dicts or None."""
+    """A piece of the answer's text. logprobs: list of TokenLogprob dicts or None.
+
+    Of this and the deltas below: an empty piece is a token without text of its own. It takes its time and is not sent.
+    """
     __slots__ = ()
 
 
@@ -18,6 +21,7 @@ class TextRun(namedtuple("TextRun", "pieces escapes dues choice", defaults=(0,))
     """Many TextDeltas of one choice at once: the fast way to say a whole planned text.
 
     pieces: list of str. escapes: list of bytes, each piece as it stands inside a JSON string.
+    No piece is empty, as each is sent.
     dues: sequence of at least as many floats, seconds, non-decreasing, as in generate().
     """
     __slots__ = ()

@@ -159,6 +159,8 @@ class ScriptedBackend(Backend):
                 or part.spoken.by_hand is not None:
             return None
         pieces, escapes = part.spoken.pieces(telling)
+        if b"" in escapes:
+            return None             # a run sends each of its pieces, and some tokens have no text of their own
         reason = reply.finish or "stop"
         limit = request.max_tokens
         if limit is not None and len(pieces) > limit:
@@ -187,13 +189,16 @@ class ScriptedBackend(Backend):
         if request.echo:
             plan += [(dues[0], delta) for delta in self._voice.echo_deltas(request, digest, choice)]
         scores = self._voice.probabilities(request, digest) if request.logprobs is not None else None
+        told = []                   # of tokens without text of their own: told with the one that completes their character
         for delta, more, count in steps:
             at += more
             if delta.__class__ is ReasoningDelta:
                 reasoning += count
             elif scores is not None and delta.__class__ is TextDelta:
                 words = [delta.text] if count < 2 else self._tokenizer.split(delta.text)
-                delta = delta._replace(logprobs=[scores.entry(word) for word in words])
+                told += [scores.entry(word) for word in words]
+                if delta.text:
+                    delta, told = delta._replace(logprobs=told), []
             plan.append((dues[max(0, at)], delta))
         plan.append((dues[max(0, slots - 1)], Finish(reason, choice)))
         return plan, tokens, reasoning

@@ -267,7 +267,7 @@ class SimulatedBackend(Backend):
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         if request.echo:
             plan += [(dues[0], delta) for delta in self.echo_deltas(request, digest, choice)]
-        plan += _spoken(dues[reasoning:total], body)
+        plan += zip(dues[reasoning:total], body)
         plan.append((dues[max(0, total - 1)], Finish(reason, choice)))
         return plan, total, reasoning
 
@@ -292,11 +292,10 @@ class SimulatedBackend(Backend):
         dues = self._clock.dues(at + 1 + len(body), digest, request.prefill_s)
         plan = self._reasoning_plan(request, digest, choice, reasoning, dues)
         plan += [(dues[slot], delta) for slot, delta in steps]
-        said = _spoken(dues[at + 1:at + 1 + len(body)], body)
-        plan += said
+        plan += zip(dues[at + 1:at + 1 + len(body)], body)
         last = dues[at + len(body)]
-        if turn.citations and request.output_format is None and said and said[0][1].__class__ is TextDelta:
-            text = "".join([delta.text for _, delta in said])
+        if turn.citations and request.output_format is None and body and body[0].__class__ is TextDelta:
+            text = "".join([delta.text for delta in body])
             plan += [(last, delta) for delta in place_citations(text, turn.citations, choice)]
         plan.append((last, Finish(reason, choice)))
         return plan, reasoning + written + len(body), reasoning
@@ -307,7 +306,7 @@ class SimulatedBackend(Backend):
         return self._auto_tool_rate, digest[0] / 256.0 + digest[1] / 65536.0
 
     def _body(self, request, digest, choice, spec, reasoning):
-        """The answer itself: (one delta a token, None for one without text of its own; finish reason)."""
+        """The answer itself: (one delta a token, empty for one without text of its own; finish reason)."""
         if spec is not None:
             return self._call_deltas(request, digest, choice, spec), "tool_calls"
         if self._refusal_rate and (digest[2] * 256 + digest[3]) / 65536.0 < self._refusal_rate:
@@ -335,12 +334,12 @@ class SimulatedBackend(Backend):
 
     def text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
-            return [TextDelta(piece, None, choice) if piece else None for piece in pieces]
+            return [TextDelta(piece, None, choice) for piece in pieces]
         source = self.probabilities(request, digest)
         deltas, told = [], []
         for piece in pieces:
             told.append(source.entry(piece))
-            deltas.append(TextDelta(piece, told, choice) if piece else None)
+            deltas.append(TextDelta(piece, told if piece else None, choice))
             if piece:
                 told = []           # else the token is told with the one that completes its character
         return deltas
@@ -350,7 +349,7 @@ class SimulatedBackend(Backend):
         if request.logprobs is None:
             return [TextDelta(request.echo, None, choice)]
         deltas = self.text_deltas(request, sub_digest(digest, 3), choice, self._tokenizer.split(request.echo))
-        deltas = [delta for delta in deltas if delta is not None]
+        deltas = [delta for delta in deltas if delta.text]
         deltas[0].logprobs[0].update(logprob=None, top_logprobs=[])
         return deltas
 
@@ -369,7 +368,7 @@ class SimulatedBackend(Backend):
             value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
-        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice) if piece else None
+        deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
                    for piece in self._tokenizer.split(text)]
         return deltas
 
@@ -492,11 +491,6 @@ def _compact_json(value):
 
 def sub_digest(digest, number):
     return blake2b(digest + b"%d" % number, digest_size=16).digest()
-
-
-def _spoken(dues, body):
-    """[(due_s, delta)] without the tokens that have no text of their own: they take their time and say nothing."""
-    return [(due, delta) for due, delta in zip(dues, body) if delta is not None]
 
 
 def laid_out(plan):

@@ -229,7 +229,8 @@ def _add_process(page):
     except (OSError, ValueError, IndexError, StopIteration):
         return                          # no /proc here
     for name, value, text in found:
-        page.add("process_" + name, "gauge", text, [("", value)])
+        if value >= 0:                  # -1: no limit
+            page.add("process_" + name, "gauge", text, [("", value)])
 
 
 def _max_descriptors():

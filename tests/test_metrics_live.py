@@ -34,7 +34,7 @@ class Tally:
     """What a client counts of its answers."""
 
     def __init__(self):
-        self.prompt = self.completion = self.requests = self.gaps = self.with_token = 0
+        self.prompt = self.completion = self.requests = self.gaps = self.with_token = self.cached = 0
         self.reasons = {}
 
     def add(self, usage, reason):
@@ -44,6 +44,8 @@ class Tally:
         self.requests += 1
         self.prompt += prompt
         self.completion += completion
+        details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
+        self.cached += details["cached_tokens"]
         self.gaps += max(0, completion - 1)
         self.with_token += completion > 0
         reason = {"completed": "stop", "incomplete": "length", "tool_calls": "stop"}.get(reason, reason)
@@ -107,7 +109,8 @@ class ExactnessTest(MetricsLive):
         tally.add(body["usage"], body["status"])
         self.streamed(RESPONSES_PATH, tally, background=True)
 
-    def assert_agrees(self, tally, before):
+    def assert_agrees(self, tally, before, rounded_s=0.0003):
+        """rounded_s: what a request's gaps may be apart from the time that they make together."""
         after = self.scrape()
 
         def grown(name, **labels):
@@ -119,6 +122,8 @@ class ExactnessTest(MetricsLive):
                          (tally.prompt, tally.completion))
         self.assertEqual((grown("request_prompt_tokens_sum"), grown("request_generation_tokens_sum")),
                          (tally.prompt, tally.completion))
+        self.assertEqual((grown("prefix_cache_queries_total"), grown("prefix_cache_hits_total")),
+                         (tally.prompt, tally.cached))
         for name in ("inter_token_latency_seconds_count", "time_per_output_token_seconds_count"):
             self.assertEqual(grown(name), tally.gaps)
         for name in ("e2e_request_latency_seconds", "request_queue_time_seconds", "request_decode_time_seconds",
@@ -127,7 +132,7 @@ class ExactnessTest(MetricsLive):
         self.assertEqual(grown("time_to_first_token_seconds_count"), tally.with_token)
         # gaps add up to the time between first and last token; a stream's are measured in quarter milliseconds
         self.assertAlmostEqual(grown("inter_token_latency_seconds_sum"), grown("request_decode_time_seconds_sum"),
-                               delta=0.0003 * tally.requests)
+                               delta=rounded_s * tally.requests)
         self.assertAlmostEqual(grown("request_prefill_time_seconds_sum") + grown("request_decode_time_seconds_sum"),
                                grown("request_inference_time_seconds_sum"))
         self.assertEqual(after.sum("vllm:num_requests_running"), 0)
@@ -153,6 +158,28 @@ class ExactnessTest(MetricsLive):
                 self.plain(path, tally, **({} if path == CHAT_PATH else {"input": "Hello %d" % number}))
         self.assert_agrees(tally, before)
         self.assertGreaterEqual(self.scrape().sum("mockturtle_heartbeats_sent_total"), 8 * 2)
+
+    def test_and_with_a_loaded_engine_and_a_prefix_cache(self):
+        self.start_server(max_num_seqs=2, load_factor=1.5, cache_blocks=64, cache_block_tokens=4, output_tokens=20)
+        before, tally = self.scrape(), Tally()
+        self.mixed_requests(tally)
+        self.assertGreater(tally.cached, 0)
+        self.assert_agrees(tally, before, 20 * 0.000125)    # a plan's gaps are stretched one by one
+
+    def test_who_waits_for_the_engine_is_told_and_for_how_long(self):
+        self.start_server(max_num_seqs=1, ttft_ms=60.0, itl_ms=1.0)
+        before, clients = self.scrape(), [self.connect() for _ in range(3)]
+        for client, stream in zip(clients, (True, True, False)):
+            client.send_request("POST", CHAT_PATH, dict(CHAT, stream=stream))
+        wait_until(lambda: (lambda page: (page.sum("vllm:num_requests_running"), page.sum("vllm:num_requests_waiting"))
+                            == (1, 2))(self.scrape()), "two to wait for one")
+        for client in clients:
+            self.assertEqual(client.read_answer().status, 200)
+        queue_s, prefill_s, first_s = self.deltas(before, *["vllm:%s_sum" % name for name in (
+            "request_queue_time_seconds", "request_prefill_time_seconds", "time_to_first_token_seconds")])
+        self.assertGreater(queue_s, 0.060 + 0.120)
+        self.assertGreater(prefill_s, 3 * 0.0599)
+        self.assertAlmostEqual(first_s, queue_s + prefill_s)
 
     def test_times_are_those_that_were_asked_for(self):
         self.start_server(ttft_ms=30.0, itl_ms=15.0, output_tokens=5)
@@ -313,13 +340,21 @@ class FullStore(MemoryStore):
 @every_form
 class StoreTest(MetricsLive):
 
-    settings = {"output_tokens": 4, "ttft_ms": 2.0}
+    settings = {"output_tokens": 4}
 
     def make_store(self):
         self.store = FullStore()
         return self.store
 
     def test_an_answer_counts_when_what_it_stored_is_durable_and_else_as_an_error(self):
+        self.start_server(ttft_ms=2.0)
+        self.check_answers()
+
+    def test_and_one_that_takes_no_time_too(self):
+        self.start_server(ttft_ms=0)
+        self.check_answers()
+
+    def check_answers(self):
         bodies = (RESPONSE, dict(RESPONSE, stream=True))
         for broken, reason, finished in ((False, "stop", 1), (True, "error", 0)):
             for body in bodies:

@@ -537,6 +537,21 @@ class SilentTokensTest(LiveServerTest):
         done = [event for event in events if event.name == "response.completed"][0]
         self.assertEqual(done.data["response"]["usage"]["output_tokens"], self.tokens())
 
+    def test_a_scripted_text_has_no_empty_delta(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rules.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"rules": [{"match": {}, "reply": self.TEXT}]}, file)
+            self.start_server(script=(path,))
+        chunks = self.chunks(self.chat())
+        said = [chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk["choices"]]
+        self.assertEqual(("".join(filter(None, said)), said.count("")), (self.TEXT, 1))
+        count = self.request("POST", "/tokenize", {"prompt": self.TEXT}).json()["count"]
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], count)
+        scored = self.chunks(self.chat(logprobs=True))
+        self.assertEqual(sum([len(chunk["choices"][0]["logprobs"]["content"]) for chunk in scored
+                              if chunk["choices"] and chunk["choices"][0]["logprobs"]]), count)
+
     def test_an_echoed_prompt_is_scored_token_by_token(self):
         answer = self.request("POST", "/v1/completions", {"model": "m", "prompt": self.TEXT, "echo": True,
                                                           "max_tokens": 0, "logprobs": 1}).json()

@@ -550,6 +550,8 @@ class Player:
 
     def _tell(self, play, tokens, now):
         """So many frames with tokens go out now, in one send: the gap before them counts."""
+        if play.times is None:
+            return
         sent_at = int(now * _GAP_RATE)
         try:
             play.gaps[sent_at - play.sent_at] += 1
