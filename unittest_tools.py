@@ -413,7 +413,7 @@ class MockTurtleTools:
     def _add_rule(self, rule, match, times, name, first):
         book = getattr(self.server.backend, "rule_book", None)
         if book is None:
-            raise ValueError("this server was given a backend of its own, which takes no rules")
+            raise ValueError("this server's backend takes no rules")
         own_ground = "endpoint" in (match or ())     # an endpoint may be one that only rules which name it answer
         if self._answers_all is not None and not first and not own_ground:
             raise ValueError("this rule would never answer: '%s' answers everything. Give that one a match or times=, or "
@@ -602,6 +602,11 @@ class MockTurtleTestTools:
     def setUpClass(cls):
         cls.mock = cls.mock_class(**cls.mock_settings).start_for(cls)
         super().setUpClass()
+
+    def _formatMessage(self, msg, standardMsg):
+        """unittest's own: what each of its failing assertions says. The journal is put below it."""
+        text = super()._formatMessage(msg, standardMsg)
+        return "%s\n%s" % (text, self.mock.journal_text()) if self.mock is not None and self.mock.server.journal.size else text
 
     def run(self, result=None):
         if self.mock is not None:

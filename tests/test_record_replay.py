@@ -376,6 +376,8 @@ class ReplayTest(FolderMixin, LiveServerTest):
             self.write(name, self.chat("Hi"), self.speech(text))
         self.replay()
         self.assertEqual([self.said("Hi") for _ in range(4)], ["first", "second", "third", "third"])
+        self.server.reset()
+        self.assertEqual([self.said("Hi") for _ in range(2)], ["first", "second"])
 
     def test_an_exact_recording_goes_before_one_that_is_only_alike(self):
         self.write("a-1.json", self.chat("On 2026-11-29"), self.speech("one"))

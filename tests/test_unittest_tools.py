@@ -535,6 +535,14 @@ class MixinTest(QuietTestCase):
         self.assertIn("no request has come\nNo request has come to http://127.0.0.1:", failed.failures[0][1])
         self.assertEqual((broken.testsRun, len(broken.errors)), (0, 1))
 
+    def test_unittests_own_assertions_show_the_journal_as_well(self):
+        class Inner(MockTurtleTestCase, unittest.TestCase):
+
+            def test_it(self):
+                self.assertEqual(say("Where?"), "Nowhere.", "mine")
+        message = self.run_class(Inner).failures[0][1]
+        self.assertRegex(message, r"mine\nRequests, oldest first:\n  request_1  POST /v1/chat/completions -> 200, .*'Where\?'")
+
     def test_coroutines(self):
         class Inner(MockTurtleTestCase, unittest.IsolatedAsyncioTestCase):
 
