@@ -12,7 +12,6 @@ from backends.interrupted import in_pieces, interrupted
 from faults import fault_error, read_faults
 from observe.metrics import COUNTED_AT_ONCE, GAP_STEP_S
 from transport.player import PUSH_LIMIT, Aside, PushedSteps, Splice, Step
-from transport.relay import RELAY_AHEAD_BYTES
 from transport.seated import SeatSteps
 
 

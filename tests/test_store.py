@@ -1235,6 +1235,21 @@ class MemoryStoreTest(StoreContract, unittest.TestCase):
             sizes.append(store.stats()["bytes"])
         self.assertEqual(sizes[-1] - sizes[-2], sizes[99] - sizes[98])
 
+    def test_cleared_it_is_as_new_and_a_turn_that_still_ran_is_kept_with_its_chain(self):
+        store = self.new_store()
+        first = self.put(store, 1)
+        second = self.put(store, 2, first, foreign=("mine",))
+        running = make_node(3, store.get(second), created_s=self.wall.now)
+        store.delete(first)                         # a tombstone
+        store.put(make_chat(4, created_s=self.wall.now))
+        store.create_conversation(Conversation("conv_1", self.wall.now, {}, make_hidden(5)))
+        self.assertTrue(store.clear())
+        self.assertEqual(store.stats(), MemoryStore().stats())
+        self.assertEqual((store.get(second), store.find_item("mine"), store.conversation("conv_1"), store.chats()),
+                         (None, None, None, []))
+        store.put(running)
+        self.assertEqual(self.chain_ids(store, running.id), [running.id, second, first])
+
     def test_default_bounds_are_those_of_the_design(self):
         store = MemoryStore()
         for number in range(1, 10003):
