@@ -9,6 +9,7 @@ import os
 import time
 
 from api_common import FIXED_CREATED, __version__
+from backends.texts import TEXT_FILE_PREFIX, TEXT_MODES
 
 ENVIRONMENT_PREFIX = "MOCKTURTLE_"
 
@@ -38,6 +39,7 @@ class Settings:
     itl_std_ms = 0.0
     output_tokens = 128             # tokens of an answer that nothing else limits, mean
     output_tokens_std = 0.0
+    text = "prose"                  # what is said: of TEXT_MODES, or file:PATH
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
@@ -102,6 +104,8 @@ class Settings:
                 raise ValueError("--%s must be from 0 to 1" % name.replace("_", "-"))
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
+        if self.text not in TEXT_MODES and not (self.text.startswith(TEXT_FILE_PREFIX) and self.text != TEXT_FILE_PREFIX):
+            raise ValueError("--text must be file:PATH or one of %s" % ", ".join(TEXT_MODES))
         if self.transport not in ("loop", "threads"):
             raise ValueError("--transport must be loop or threads")
         if self.log_level not in LOG_LEVELS:
@@ -223,6 +227,7 @@ _SETTINGS_FLAGS = (
         ("itl-std-ms", "MS", "its standard deviation"),
         ("output-tokens", "N", "tokens of an answer that no limit cuts, mean"),
         ("output-tokens-std", "N", "their standard deviation"),
+        ("text", "MODE", "what is said: prose, echo, lorem, markdown, languages (or one of them), emoji or file:PATH"),
         ("seed", "N", "seed of all draws"),
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),

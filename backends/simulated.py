@@ -13,12 +13,13 @@ from random import Random
 
 from api_common import ApiError, TakesLong
 from backends.builtin_tools import fill_includes, place_citations, plan_builtins
-from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
 from backends.latency import ClockModel
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
+from backends.text_sources import EchoText, make_prose, make_text
+from backends.token_cutter import TokenCutter
 from backends.tool_choice import choose_tool
 
 SEEN_HASHES = 65536                 # how many request hashes are counted; the oldest go first
@@ -83,9 +84,10 @@ class DrawSource:
 
 
 class SimulatedBackend(Backend):
-    """Speaks prose, values that fit a schema, and tool calls, at drawn times.
+    """Speaks text, values that fit a schema, and tool calls, at drawn times.
 
-    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. output_tokens,
+    clock: a ClockModel. tokenizer: cuts what is not prose into tokens. text: what is said, of TEXT_MODES or
+    file:PATH (ValueError when that cannot be read). output_tokens,
     output_tokens_std: the length of an answer that no limit cuts, in tokens; normal with a floor of
     1. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
     builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
@@ -94,7 +96,7 @@ class SimulatedBackend(Backend):
     blocking = False
 
     def __init__(self, clock, tokenizer, output_tokens=128, output_tokens_std=0.0, seed=0,
-                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0):
+                 auto_tool_rate=None, refusal_rate=0.0, builtin_tool_rate=0.0, text="prose"):
         self._clock = clock
         self._tokenizer = tokenizer
         self._output_tokens = output_tokens
@@ -103,14 +105,17 @@ class SimulatedBackend(Backend):
         self._refusal_rate = refusal_rate
         self._builtin_tool_rate = builtin_tool_rate
         self._draws = DrawSource(seed)
-        self._prose = Prose()
+        self._cutter = TokenCutter(tokenizer)
+        self._prose = make_prose(tokenizer, self._cutter)
+        self._echoes = text == "echo"
+        self._text = self._prose if text in ("prose", "echo") else make_text(text, self._cutter)
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
         clock = ClockModel(settings.ttft_ms / 1000.0, settings.itl_ms / 1000.0,
                            settings.ttft_std_ms / 1000.0, settings.itl_std_ms / 1000.0)
         return cls(clock, tokenizer, settings.output_tokens, settings.output_tokens_std, settings.seed,
-                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate)
+                   settings.auto_tool_rate, settings.refusal_rate, settings.builtin_tool_rate, settings.text)
 
     def included(self, item, includes):
         return fill_includes(item, includes)
@@ -140,6 +145,8 @@ class SimulatedBackend(Backend):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
         if not request.ignore_eos or request.max_tokens is None:
             tokens = max(self._output_tokens, request.min_tokens)
+            if self._echoes:
+                tokens = max(len(request.history.last_user_text), request.min_tokens)
         else:
             tokens = request.max_tokens
         if request.logprobs is not None:        # some 2 us for each alternative of each token
@@ -238,26 +245,36 @@ class SimulatedBackend(Backend):
             pieces, reason = self._tokenizer.split(text), "stop"
         else:
             room = None if request.max_tokens is None else max(0, request.max_tokens - reasoning)
-            count, reason = self._length(request, digest, room)
-            pieces, _ = self._prose.pieces(digest, count, reason == "stop")
+            text = self._echo(request, room) if self._echoes else self._text
+            count, reason = self._length(request, digest, room, text.natural)
+            pieces, _ = text.pieces(digest, count, reason == "stop")
             if request.banned:
-                pieces = self._without(pieces, request.banned)
+                pieces = self._without(pieces, request.banned, text, digest)
         if request.stop:
             pieces, stopped = cut_at_stop(pieces, request.stop)
             if stopped:
                 reason = "stop"
         return self._text_deltas(request, digest, choice, pieces), reason
 
-    def _without(self, pieces, banned):
-        """Prose with another word of its own in place of each banned one."""
-        words = [word for word in self._prose.words() if word not in banned and word[0] == " "] or [" -"]
-        return [piece if piece not in banned else words[at % len(words)].lstrip() if not at
-                else words[at % len(words)] for at, piece in enumerate(pieces)]
+    def _echo(self, request, limit):
+        """The source of --text echo; where the user said nothing, it is prose."""
+        said = request.history.last_user_text
+        return EchoText(said, self._cutter, limit, request.breathe) if said else self._prose
+
+    def _without(self, pieces, banned, text, digest):
+        """As many tokens without the banned ones: other words of the text stand in their place."""
+        if banned.isdisjoint(pieces):
+            return pieces
+        made = self._cutter.without(pieces, banned, text.words())
+        if made is None:                # such as Chinese, where hardly a word fits beside another: plain prose
+            pieces, _ = self._prose.pieces(digest, len(pieces), True)
+            made = self._cutter.without(pieces, banned, self._prose.words())
+        return made or [piece if piece not in banned else " -" for piece in pieces]
 
     def _text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
             return [TextDelta(piece, None, choice) for piece in pieces]
-        source = TokenProbabilities(digest, self._prose.words(), request.logprobs)
+        source = TokenProbabilities(digest, self._text.words(), request.logprobs)
         return [TextDelta(piece, [source.entry(piece)], choice) for piece in pieces]
 
     def _echo_deltas(self, request, digest, choice):
@@ -271,7 +288,9 @@ class SimulatedBackend(Backend):
     def _value(self, output_format, digest, request):
         """A value for json_object or json_schema."""
         if output_format.kind == "json_object":
-            pieces, _ = self._prose.pieces(digest, 12, True)
+            if self._echoes and request.history.last_user_text:
+                return {"answer": request.history.last_user_text}
+            pieces, _ = self._text.pieces(digest, 12, True)
             return {"answer": "".join(pieces)}
         return _satisfying(output_format.schema, digest, request, output_format.place)
 
@@ -305,22 +324,26 @@ class SimulatedBackend(Backend):
         plan = [(dues[0], ReasoningDelta("", "summary", choice))]
         if request.reasoning_items == "summary":
             count = max(1, min(reasoning, 8 + reasoning // 8))
-            pieces, _ = self._prose.pieces(_sub_digest(digest, 5), count, True)
+            pieces, _ = self._text.pieces(_sub_digest(digest, 5), count, True)
             plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
                      for number, piece in enumerate(pieces)]
         return plan
 
     def _text_run(self, request, digest, choice):
-        count, reason = self._length(request, digest, request.max_tokens)
-        pieces, escapes = self._prose.pieces(digest, count, reason == "stop")
+        text = self._echo(request, request.max_tokens) if self._echoes else self._text
+        count, reason = self._length(request, digest, request.max_tokens, text.natural)
+        pieces, escapes = text.pieces(digest, count, reason == "stop")
         return TextRun(pieces, escapes, self._clock.dues(count, digest), choice), reason
 
-    def _length(self, request, digest, limit):
-        """How many tokens of prose, and why it ends: "stop" by itself, "length" at the limit."""
+    def _length(self, request, digest, limit, natural):
+        """How many tokens of text, and why it ends: "stop" by itself, "length" at the limit.
+
+        natural: how many the text has by itself, or None for as many as are drawn.
+        """
         if limit is not None and request.ignore_eos:
             return limit, "length"
-        count = self._output_tokens
-        if self._output_tokens_std:
+        count = self._output_tokens if natural is None else natural
+        if self._output_tokens_std and natural is None:
             draw = Random(int.from_bytes(digest, "little"))
             count = round(draw.gauss(count, self._output_tokens_std))
         count = max(1, count, request.min_tokens)
