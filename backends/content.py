@@ -1,4 +1,4 @@
-"""What is said unless --text says otherwise: prose that reads like text, and whose tokens are known before it is spoken.
+"""What is said by default: prose that reads like text and whose tokens are known before it is spoken.
 
 In: a digest to draw from and a number of tokens. Out: the pieces, one per token, each with its
 JSON escape. Every word is lower-case ASCII of at most eight letters with a space before it, which

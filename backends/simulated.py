@@ -108,7 +108,7 @@ class SimulatedBackend(Backend):
         self._cutter = TokenCutter(tokenizer)
         self._prose = make_prose(tokenizer, self._cutter)
         self._echoes = text == "echo"
-        self._text = self._prose if text in ("prose", "echo") else make_text(text, self._cutter)
+        self._text = make_text(text, self._cutter, self._prose)
 
     @classmethod
     def from_settings(cls, settings, tokenizer):

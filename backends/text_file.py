@@ -1,7 +1,7 @@
 """The text of `--text file:PATH`, told from a drawn place on, and again from its beginning when it ends.
 
-In: a path, the tokenizer. Out: as the other sources of backends/text_sources.py, or a ValueError at the start for a file
-that is none of text. The file is read once; its parts are cut into tokens when they are first said. Any thread.
+In: a path, the tokenizer. Out: as the other sources of backends/text_sources.py, or a ValueError at the start for a
+file that is none of text. The file is read once; its parts are cut into tokens when they are first said. Any thread.
 """
 import os
 import re
@@ -14,13 +14,14 @@ TEXT_LONG_PART_CHARS = 2000         # from here on it may begin within a line
 TEXT_KEPT_TOKENS = 1 << 17          # of parts that are cut already: some 20 MB
 TEXT_FEW_PLACES = 16                # with fewer paragraphs, answers begin at lines or sentences, too
 
-# Where every tokenizer begins a token: at a line that is not indented (a slash joins a full stop before it), and before a
-# space between two words.
+# Where every tokenizer begins a token: at a line that is not indented (a slash joins a full stop before it), and before
+# a space between two words.
 _FILE_LINE = re.compile(r"\n(?=[^\s/])")
 _FILE_SPACE = re.compile(r"(?<=\w)(?= [^\W\d_])")
 # Where an answer may begin; the best first.
 _FILE_PLACES = tuple(map(re.compile, (
-    r"\n[ \t]*\n\s*(?=\S)", r"\n\s*(?=\S)", r"[.!?\u0964\u061f]['\")\]\u2019\u201d]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)")))
+    r"\n[ \t]*\n\s*(?=\S)", r"\n\s*(?=\S)",
+    r"[.!?\u0964\u061f]['\")\]\u2019\u201d]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)")))
 
 
 def read_text_file(path):
@@ -43,16 +44,17 @@ def read_text_file(path):
 
 
 class FileText:
-    """The source of one file. Raises ValueError where read_text_file() does."""
+    """The source of one file. words: see words(). Raises ValueError where read_text_file() does."""
 
     natural = None
 
-    def __init__(self, path, cutter):
+    def __init__(self, path, cutter, words):
         text = read_text_file(path)
         # what follows the end is the beginning: a paragraph of its own, that no mark before it joins
         self._text = text + ("\n\nand again\n\n" if text[0] == "/" else "\n\n")
         self._stop = text_stop(text)
         self._cutter = cutter
+        self._words = words
         self._places = self._find_places(len(text))
         self._borders = self._find_borders()
         self._parts = {}                # (start, number of the part) -> (pieces, escapes)
@@ -81,8 +83,8 @@ class FileText:
             borders.append(found.end())
 
     def words(self):
-        """As DrawnText.words(): those of the first part."""
-        return sorted(set(self._part(0, 0)[0]))
+        """As DrawnText.words(), but another source's: a file may have a single one."""
+        return self._words
 
     def pieces(self, digest, count, whole):
         """As DrawnText.pieces()."""
@@ -121,7 +123,7 @@ class FileText:
         return found
 
     def _ending(self, start, number, room, whole):
-        """How a part of at least `room` tokens is said to the end: (how many of its pieces stay, those behind, escapes)."""
+        """How a part of at least `room` tokens is said to the end: as DrawnText._ending()."""
         key = (start, number, room, whole)
         found = self._endings.get(key)
         if found is None:

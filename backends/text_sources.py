@@ -32,7 +32,8 @@ class DrawnText:
         self._starts = starts or len(texts)
         self._openings = {}             # number -> (pieces, escapes) of a text as it is said first
         self._endings = {}              # (number, is first, tokens, whole) -> see _ending()
-        pieces = cutter.split("".join(texts) + texts[0])    # what ends a text ends it differently where nothing follows
+        # a text ends in other tokens where nothing follows: so something does
+        pieces = cutter.split("".join(texts) + texts[0])
         self._units = self._divided(pieces)
         self._shortest = min(len(unit[0]) for unit in self._units) if self._units else 1
         self._words = sorted({piece for piece in pieces if piece})
@@ -144,7 +145,8 @@ class DrawnText:
                 said.append(self._texts[int(draw.random() * len(self._texts))])
                 size += len(said[-1])
             pieces = self._cutter.split("".join(said))
-        found, _ = self._cutter.ended(pieces, count, text_stop(said[-1])) if whole else self._cutter.first(pieces, count)
+        found, _ = self._cutter.ended(pieces, count, text_stop(said[-1])) if whole \
+            else self._cutter.first(pieces, count)
         return found, self._cutter.escapes(found)
 
 
@@ -215,11 +217,13 @@ def make_prose(tokenizer, cutter):
     return DrawnText(prose_sentences(), cutter)
 
 
-def make_text(mode, cutter):
-    """The source of a text mode: of TEXT_MODES, prose and echo aside, or file:PATH.
+def make_text(mode, cutter, prose):
+    """The source of a text mode: of TEXT_MODES, or file:PATH; of echo, where there is nothing to say back.
 
-    Raises ValueError with one clear line for a file that cannot be said.
+    prose: make_prose()'s. Raises ValueError with one clear line for a file that cannot be said.
     """
+    if mode in ("prose", "echo"):
+        return prose
     if mode == "lorem":
         return DrawnText(lorem_paragraphs(128), cutter, TEXT_LOREM_STARTS)
     if mode == "markdown":
@@ -228,5 +232,5 @@ def make_text(mode, cutter):
         return DrawnText([text for texts in zip(*[language_paragraphs(name, 24) for name in TEXT_LANGUAGES])
                           for text in texts], cutter)
     if mode.startswith(TEXT_FILE_PREFIX):
-        return FileText(mode[len(TEXT_FILE_PREFIX):], cutter)
+        return FileText(mode[len(TEXT_FILE_PREFIX):], cutter, prose.words())
     return DrawnText(language_paragraphs(mode, 128), cutter)

@@ -83,7 +83,7 @@ _TEXT_LANGUAGES = {
 _TEXT_EMOJI = (
     "1F600 1F602 1F389 26BD 1F994 "                                                 # single code points
     "2764+FE0F 2600+FE0F 1F327+FE0F 31+FE0F+20E3 23+FE0F+20E3 "                     # variation selectors, keycaps
-    "1F44D+1F3FD 1F44B+1F3FB 1F64C+1F3FF 1FAF6+1F3FC "                              # skin tones
+    "1F44D+1F3FD 1F44B+1F3FB 1F64C+1F3FF 1F90F+1F3FC "                              # skin tones
     "1F1F3+1F1F4 1F1EF+1F1F5 1F1E7+1F1F7 1F1F2+1F1FC 1F1EA+1F1FA+1F1E9+1F1EA "      # flags, two of them in a row
     "1F3F4+E0067+E0062+E0073+E0063+E0074+E007F "                                    # Scotland's: tag characters
     "1F468+200D+1F469+200D+1F467+200D+1F466 1F469+1F3FD+200D+1F4BB 1F3F3+FE0F+200D+1F308 1F43B+200D+2744+FE0F "

@@ -1,7 +1,7 @@
 """What is said, cut into tokens: the one place where a text meets the server's tokenizer.
 
-In: a text. Out: its pieces, one per token, and each one's JSON escape; and beginnings of a text that have exactly so many
-tokens. Any thread.
+In: a text. Out: its pieces, one per token, and each one's JSON escape; and beginnings of a text that have exactly so
+many tokens. Any thread.
 """
 import re
 import unicodedata
@@ -106,13 +106,13 @@ class TokenCutter:
             for end in _text_nearby(len(before), _TEXT_STOP_CHARS):
                 if 0 < end <= len(text) and unicodedata.category(text[end - 1])[0] in "LMNS":
                     again = self.split(text[:end] + stop)
-                    if len(again) == count - start:
+                    if len(again) == count - start and not any(stop in piece for piece in again[-3:-1]):
                         return pieces[:start] + again, True
         found, exact = self.first(pieces, count)
         return found, exact and not stop and not found[-1][-1:].isspace()
 
     def without(self, pieces, banned, words):
-        """`pieces` with one of `words` in place of each that is in `banned`, cut alike; None when none fits somewhere."""
+        """`pieces` with one of `words` for each that is in `banned`, cut alike; None when none fits somewhere."""
         words = [word for word in words if word not in banned and word.strip(" ").isalpha()]
         spaced = [word for word in words if word[0] == " "]
         bare = [word for word in words if word[0] != " "] or spaced

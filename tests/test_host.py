@@ -120,7 +120,7 @@ ROOMS = {
     "api_common": set(), "tokenizer": set(), "backends": {"api_common", "backends", "tokenizer"},
     "runs": {"api_common", "backends", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
-    "settings": {"api_common"},
+    "settings": {"api_common", "backends"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
     "chat_api": {"api_common", "api_tools", "backends", "runs", "state", "stored_chats_api"},
