@@ -299,7 +299,8 @@ class SimulatedBackend(Backend):
         if spec.kind == "custom":
             text = self._custom_input(spec, digest, request)
         else:
-            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
+            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True,
+                                about="%s %s" % (spec.name, spec.description or ""))
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
         deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
@@ -400,11 +401,11 @@ def _probability(token, share):
             "bytes": list(token.encode("utf-8", "surrogatepass"))}
 
 
-def _satisfying(schema, digest, request, place, sparse=False):
+def _satisfying(schema, digest, request, place, sparse=False, about=""):
     work = SCHEMA_WORK if request.breathe is not None else INLINE_SCHEMA_WORK
     try:
         return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text, work,
-                              sparse)
+                              sparse, about)
     except UnsatisfiableSchema as exc:
         if exc.spent and request.breathe is None:
             raise TakesLong()
