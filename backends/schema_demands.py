@@ -58,7 +58,7 @@ class SchemaDemands:
 class SchemaGatherer:
     """Finds what applies; the makers of values build on it."""
 
-    def __init__(self, root, draw, hint, asserts_formats, budget):
+    def __init__(self, root, draw, hint, asserts_formats, budget, about=""):
         self.budget = budget
         self.place = ()             # where work is being done, for the message when it runs out
         self.met_format = False
@@ -67,7 +67,7 @@ class SchemaGatherer:
         self.document = SchemaDocument(root)
         self.checker = SchemaChecker(self.document, budget, asserts_formats)
         self.negator = SchemaNegator(self.checker)
-        self.hints = ValueHints(hint, draw)
+        self.hints = ValueHints(hint, draw, about)
         self.asserts_formats = asserts_formats
         self.active = {id(root): 1}    # target of a reference -> how often it is being filled now
         self._fits = {}                 # (id of a schema, levels) -> whether it can end within them

@@ -3,13 +3,14 @@
 In: SchemaDemands. Out: one value that meets them, the most real-looking first, or UnsatisfiableSchema. A text for
 `pattern` comes from backends/schema_patterns.py. One object serves one call.
 """
+from backends.hint_tables import HINT_FIXED_KINDS
 from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_INTEGER, SCHEMA_NULL,
                                    SCHEMA_NUMBER, SCHEMA_OBJECT, SCHEMA_STRING, UnsatisfiableSchema, decimal_fraction,
                                    is_multiple, is_step, schema_bounds, schema_list, schema_number, schema_place,
                                    schema_size, value_type_bit)
 from backends.schema_demands import SchemaGatherer
 from backends.schema_formats import draw_format
-from backends.schema_hints import HINT_FIXED_KINDS
+from backends.schema_hints import hint_words
 from backends.schema_regex import PatternError
 from backends.schema_work import draw_below
 
@@ -172,18 +173,20 @@ class NumberRange:
 class SchemaScalars(SchemaGatherer):
     """Makes what holds no other values."""
 
-    def build_listed(self, demands, listed):
+    def build_listed(self, demands, listed, name):
         entry = min(listed, key=lambda item: 1 if "const" in item.schema else len(item.schema["enum"]))
         self.budget.spend(len(schema_list(listed[0].schema, "enum")) // 16)
         choices = [entry.schema["const"]] if "const" in entry.schema else entry.schema["enum"]
         start = draw_below(self.draw, len(choices))
         order = choices[start:] + choices[:start]
         if len(choices) <= 1000:
-            said = [value for value in order if isinstance(value, str) and self.hints.is_said(value)]
+            said = self.hints.said.listed(order, set(hint_words(name)))
             plain = [value for value in order if value is not None]
             order = said + (plain + order if self.draw.random() < 0.9 else order)
         for value in order:
             if self.meets(value, demands):
+                if isinstance(value, str):
+                    self.hints.said.take(value)
                 return value
         for entry in demands.entries:
             if entry.schema.get("nullable") is True and self.meets(None, demands):
@@ -259,6 +262,8 @@ class SchemaScalars(SchemaGatherer):
         wanted = StringDemand(self, low, high, patterns, formats, demands)
         for text in self._real_strings(demands, name, formats, wanted):
             if wanted.accepts(text):
+                self.hints.said.take(text)
+                self.hints.note_text(name, text)
                 return text
         if patterns:
             return self._pattern_string(wanted)
@@ -271,10 +276,8 @@ class SchemaScalars(SchemaGatherer):
         hints, schemas = self.hints, demands.schemas()
         kind = hints.kind(name, schemas)
         if not formats and kind in HINT_FIXED_KINDS:
-            yield hints.text(kind)
-        said = hints.said_name(kind, name) if not formats else None
-        if said is not None:
-            yield said
+            yield hints.text(kind, name, schemas)
+        yield from hints.said_strings(kind, name, schemas, formats)
         if kind not in HINT_FIXED_KINDS and not demands.attempt:
             found = self.given_example(demands, SCHEMA_STRING)
             if found is not None:
@@ -283,15 +286,16 @@ class SchemaScalars(SchemaGatherer):
         if described is not None:
             yield described
         for kind_of_format in formats:
-            for _ in range(4):
-                text = draw_format(kind_of_format, self.draw)
+            for attempt in range(5):
+                text = hints.format_text(kind_of_format, name, schemas) if not attempt else draw_format(
+                    kind_of_format, self.draw)
                 if text is not None:
                     yield text
         if wanted.patterns:
-            yield hints.text(kind)
+            yield hints.text(kind, name, schemas)
             return
         for _ in range(3):
-            yield wanted.fitted(hints.text(kind), hints)
+            yield wanted.fitted(hints.text(kind, name, schemas), hints)
         for _ in range(8):
             yield wanted.fitted(hints.words(3), hints)
 
@@ -322,6 +326,15 @@ class SchemaScalars(SchemaGatherer):
                 return made
         raise UnsatisfiableSchema(schema_place(wanted.patterns[0][1]), "no string was found that matches it and meets "
                                   "the other demands")
+
+    def said_number(self, demands, name):
+        """(value,) of a number that the user said for such a property; None when there is none that fits."""
+        for number in self.hints.said_number(name, demands.schemas()):
+            if self.meets(number.value, demands):
+                self.hints.said.take(number)
+                self.hints.note_number(name, number.value)
+                return (number.value,)
+        return None
 
     def build_number(self, demands, name, whole):
         low = high = None
@@ -354,5 +367,6 @@ class SchemaScalars(SchemaGatherer):
             if isinstance(value, int) and value.bit_length() > SCHEMA_MOST_BITS:
                 continue
             if self.meets(value, demands):
+                self.hints.note_number(name, value)
                 return value
         raise UnsatisfiableSchema(schema_place(path), "no number was found within the bounds")

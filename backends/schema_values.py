@@ -40,8 +40,10 @@ class _SchemaWriter(SchemaScalars):
                                       % SCHEMA_MOST_DEPTH)
         self.nodes += 1
         problem, failures, tries, attempt = None, {}, 1, 0
+        used = self.hints.said.used
         while attempt < tries:
             self.budget.spend(8)
+            self.hints.said.used = used
             demands = SchemaDemands(attempt, path, taken)
             try:
                 self.gather_all(wanted, demands, failures, depth)
@@ -63,7 +65,7 @@ class _SchemaWriter(SchemaScalars):
     def _build(self, demands, name, depth, failures):
         listed = [entry for entry in demands.entries if "const" in entry.schema or schema_list(entry.schema, "enum")]
         if listed:
-            return self.build_listed(demands, listed)
+            return self.build_listed(demands, listed, name)
         for entry in demands.entries:
             if entry.schema.get("enum") == []:
                 raise UnsatisfiableSchema(schema_place(entry.path + ("enum",)), "an empty enum allows nothing")
@@ -71,7 +73,7 @@ class _SchemaWriter(SchemaScalars):
         if bit == SCHEMA_STRING:
             return self.build_string(demands, name)
         if not demands.attempt:
-            found = self.given_example(demands, bit)
+            found = (self.said_number(demands, name) if bit & SCHEMA_NUMBER else None) or self.given_example(demands, bit)
             if found is not None:
                 return found[0]
         if bit == SCHEMA_NULL:
@@ -87,7 +89,11 @@ class _SchemaWriter(SchemaScalars):
             self.active[target] = self.active.get(target, 0) + 1
         try:
             if bit == SCHEMA_OBJECT:
-                return self._build_object(demands, name, depth, recursion)
+                self.hints.enter(name, demands.schemas())
+                try:
+                    return self._build_object(demands, name, depth, recursion)
+                finally:
+                    self.hints.leave()
             return self._build_array(demands, name, depth, recursion)
         finally:
             self.level = outer
@@ -296,6 +302,7 @@ class _SchemaWriter(SchemaScalars):
         for index in range(length):
             try:
                 wanted = self._item_wanted(demands, index, asked, start, contained)
+                self.hints.next_item()
                 item = self.value(wanted, name, depth + 1, seen)
                 if unique:
                     seen.add(json_key(item))
@@ -360,11 +367,12 @@ class _SchemaWriter(SchemaScalars):
         return any(self._covers_item(child, index, due, False) for child in entry.children)
 
 
-def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False):
+def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False, about=""):
     """A JSON-able value that satisfies `schema`.
 
     schema: a dict or a bool. draw: a random.Random that the caller seeded; the same seed gives the same value.
-    hint: the user's text; a city, a name or a query that it names is used where the schema asks for one.
+    hint: the user's text; what it mentions (a city, a date, a number, an address) is used where the schema asks for
+    such. about: the tool's name and description, which tell what a vague property is.
     work: the budget. sparse: objects that say what they require get nothing else, as a model calls a
     tool. Raises UnsatisfiableSchema with the place when no value can be made; when the budget
     was used up, with its `spent` true.
@@ -374,11 +382,12 @@ def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False):
     budget = WorkBudget(work)
     problem = None
     for asserts_formats in (True, False):
-        writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget)
+        writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget, about)
         writer.sparse = sparse
         try:
             second = []
             for _ in range(6):
+                writer.hints.said.used = frozenset()
                 value = writer.value([(schema, ())], "", 0)
                 holds, holds_plainly = writer.accepts(value)
                 if holds_plainly:
