@@ -93,6 +93,7 @@ class Prose:
     """
 
     natural = None                      # how many tokens it has by itself: as many as are wanted
+    has_silent = False                  # no piece is empty
 
     def __init__(self):
         self._pieces = [_prose_sentence(number) for number in range(PROSE_SENTENCES)]

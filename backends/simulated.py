@@ -158,16 +158,13 @@ class SimulatedBackend(Backend):
             request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
             try:
-                run, reason = self._text_run(request, digest, 0)
+                plan, count = self._text_run(request, digest, 0)
             except TakesLong:
                 self._draws.undo(request)
                 raise
-            count = len(run.pieces)
-            end = run.dues[count - 1]
-            request.ttft_s = run.dues[0]
+            request.ttft_s = plan[0][0]
             request.held_tokens = request.history.tokens + count
-            plan = [(run.dues[0], run), (end, _FINISHES[reason]),
-                    (end, Usage(request.history.tokens, count, 0, cached))]
+            plan.append((plan[-1][0], Usage(request.history.tokens, count, 0, cached)))
             if found is not None:
                 self._cache.keep(found, ((0, plan),), request.breathe)
             return plan
@@ -250,10 +247,8 @@ class SimulatedBackend(Backend):
         if spec is None and not reasoning and not request.stop and request.logprobs is None \
                 and request.output_format is None and not self._refusal_rate and not request.banned \
                 and request.echo is None and request.max_tokens != 0:
-            run, reason = self._text_run(request, digest, choice)
-            count = len(run.pieces)
-            finish = _FINISHES[reason] if not choice else Finish(reason, choice)
-            return [(run.dues[0], run), (run.dues[count - 1], finish)], count, 0
+            plan, count = self._text_run(request, digest, choice)
+            return plan, count, 0
         body, reason = self._body(request, digest, choice, spec, reasoning)
         limit = request.max_tokens
         if limit is not None and reasoning + len(body) > limit:
@@ -404,14 +399,19 @@ class SimulatedBackend(Backend):
             count = max(1, min(reasoning, 8 + reasoning // 8))
             pieces, _ = self._text.pieces(sub_digest(digest, 5), count, True)
             plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
-                     for number, piece in enumerate(pieces)]
+                     for number, piece in enumerate(pieces) if piece]
         return plan
 
     def _text_run(self, request, digest, choice):
+        """(plan of text alone without Usage, its tokens)."""
         text = self._echo(request, request.max_tokens) if self._echoes else self._text
         count, reason = self._length(request, digest, request.max_tokens, text.natural)
         pieces, escapes = text.pieces(digest, count, reason == "stop")
-        return TextRun(pieces, escapes, self._clock.dues(count, digest, request.prefill_s), choice), reason
+        dues = self._clock.dues(count, digest, request.prefill_s)
+        finish = (dues[count - 1], _FINISHES[reason] if not choice else Finish(reason, choice))
+        if text.has_silent:
+            return spoken_runs(TextRun(pieces, escapes, dues, choice)) + [finish], count
+        return [(dues[0], TextRun(pieces, escapes, dues, choice)), finish], count
 
     def _length(self, request, digest, limit, natural):
         """How many tokens of text, and why it ends: "stop" by itself, "length" at the limit.
@@ -512,6 +512,17 @@ def sub_digest(digest, number):
 def _spoken(dues, body):
     """[(due_s, delta)] without the tokens that have no text of their own: they take their time and say nothing."""
     return [(due, delta) for due, delta in zip(dues, body) if delta is not None]
+
+
+def spoken_runs(run):
+    """The same of a TextRun: [(due_s, run)], or [] when it says nothing. run: pieces may be empty."""
+    if "" not in run.pieces:
+        return [(run.dues[0], run)]
+    said = [entry for entry in zip(run.pieces, run.escapes, run.dues) if entry[0]]
+    if not said:
+        return []
+    pieces, escapes, dues = map(list, zip(*said))
+    return [(dues[0], TextRun(pieces, escapes, dues, run.choice))]
 
 
 def laid_out(plan):

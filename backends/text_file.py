@@ -7,11 +7,12 @@ import os
 import re
 from bisect import bisect_right
 
-from backends.token_cutter import TEXT_SPARE_TOKENS, common_start, text_stop
+from backends.token_cutter import common_start, text_stop, text_tokens_for
 
 TEXT_PART_CHARS = 400               # a part of the file is so long or longer, and begins with a line where it can
 TEXT_LONG_PART_CHARS = 2000         # from here on it may begin within a line
 TEXT_KEPT_TOKENS = 1 << 17          # of parts that are cut already: some 20 MB
+TEXT_FILE_TURNS = 12                # so many places are tried when an answer would end within a character
 TEXT_FEW_PLACES = 16                # with fewer paragraphs, answers begin at lines or sentences, too
 
 # Where every tokenizer begins a token: at a line that is not indented (a slash joins a full stop before it), and before
@@ -60,7 +61,9 @@ class FileText:
         self._parts = {}                # (start, number of the part) -> (pieces, escapes)
         self._endings = {}              # (start, number, tokens, whole) -> (how many of a part stay, pieces, escapes)
         self._kept = 0                  # tokens in both
-        self._joined = False            # the tokenizer was seen to join two parts: answers are cut as a whole
+        # answers are cut as a whole: the tokenizer was seen to join two parts, or looks at how a text begins
+        self._joined = not cutter.is_local(text)
+        self.has_silent = not text.isascii()
 
     def _find_places(self, end):
         """Offsets where an answer may begin, in order."""
@@ -88,7 +91,16 @@ class FileText:
 
     def pieces(self, digest, count, whole):
         """As DrawnText.pieces()."""
-        place = start = self._places[int.from_bytes(digest[:8], "big") % len(self._places)]
+        number = int.from_bytes(digest[:8], "big")
+        for turn in range(min(TEXT_FILE_TURNS, len(self._places)) if self.has_silent else 1):
+            found = self._pieces_from(self._places[(number + turn) % len(self._places)], count, whole)
+            if not count or found[0][-1]:
+                break                   # else it ends within a character
+        return found
+
+    def _pieces_from(self, place, count, whole):
+        """pieces() of an answer that begins at an offset."""
+        start = place
         number = bisect_right(self._borders, start) - 1
         part = self._part(start, number)
         pieces, escapes = [], []
@@ -113,7 +125,7 @@ class FileText:
             pieces = self._cutter.split(self._text[start:end] + (self._text[end:end + 40] or self._text[:40]))
             left = end - start
             for at, piece in enumerate(pieces):
-                if left <= 0 and piece:     # a token without text of its own belongs to the one before
+                if left <= 0:
                     del pieces[at:]
                     break
                 left -= len(piece)
@@ -148,7 +160,7 @@ class FileText:
     def _pieces_slowly(self, start, count, whole):
         """pieces() cut as a whole."""
         size, pieces = 4 * count + 400, []
-        while len(pieces) < count + TEXT_SPARE_TOKENS:
+        while len(pieces) < text_tokens_for(count):
             text = self._text[start:start + size]
             while len(text) < size:
                 text += self._text[:size - len(text)]

@@ -4,21 +4,21 @@ In: a digest to draw from, a number of tokens, the tokenizer. Out: pieces, one p
 counting the text again gives their number. Any thread may call a source.
 """
 from hashlib import shake_128
-from random import Random
 
 from backends.content import Prose, prose_paragraphs, prose_sentences
 from backends.markdown_texts import MARKDOWN_STARTS, markdown_blocks
 from backends.text_file import FileText
 from backends.texts import (TEXT_FILE_PREFIX, TEXT_LANGUAGES, TEXT_LOREM_STARTS, language_paragraphs,
                             lorem_paragraphs)
-from backends.token_cutter import TEXT_SPARE_TOKENS, common_start, text_stop
+from backends.token_cutter import common_start, text_stop, text_tokens_for
 from tokenizer import ApproxTokenizer
 
+TEXT_TURNS = 12                     # so many other texts are tried when one cannot end well
 TEXT_LEAST_ENDING = 5               # a text that ends by itself has so many tokens of its last paragraph, or all
 
 
 class DrawnText:
-    """Paragraphs, or sentences, drawn behind each other.
+    """Paragraphs, or sentences, drawn behind each other. has_silent: some pieces are empty, as in Tokenizer.split().
 
     texts: str, each of which may follow any other, itself included. starts: how many of them may begin an answer, from
     the first; None is all. A text that begins with a space is said without it at an answer's beginning.
@@ -32,25 +32,29 @@ class DrawnText:
         self._starts = starts or len(texts)
         self._openings = {}             # number -> (pieces, escapes) of a text as it is said first
         self._endings = {}              # (number, is first, tokens, whole) -> see _ending()
-        # a text ends in other tokens where nothing follows: so something does
-        pieces = cutter.split("".join(texts) + texts[0])
-        self._units = self._divided(pieces)
+        self._is_local = cutter.is_local("".join(texts))    # else an answer may be cut otherwise than its texts
+        self._units = self._divided()
         self._shortest = min(len(unit[0]) for unit in self._units) if self._units else 1
-        self._words = sorted({piece for piece in pieces if piece})
+        pieces = [piece for unit in self._units for piece in unit[0]] if self._units else cutter.split("".join(texts))
+        self.has_silent = "" in pieces
+        self._words = sorted(set(pieces) - {""})
 
-    def _divided(self, pieces):
-        """[(pieces, escapes)] of each text; None when the tokenizer sees no border between two of them."""
-        units, at = [], 0
-        for text in self._texts:
-            start, size = at, 0
+    def _divided(self):
+        """[(pieces, escapes)] of each text; None when the tokenizer sees no border between two of them.
+
+        A token without text of its own belongs to the text of the one after it.
+        """
+        units = []
+        for number, text in enumerate(self._texts):
+            # a text ends in other tokens where nothing follows: so something does
+            pieces = self._cutter.split(text + self._texts[(number + 1) % len(self._texts)])
+            size = at = 0
             while size < len(text):
                 size += len(pieces[at])
                 at += 1
-            while at < len(pieces) and not pieces[at]:
-                at += 1                 # a token without text of its own belongs to the one before
             if size > len(text):
                 return None
-            units.append((pieces[start:at], self._cutter.escapes(pieces[start:at])))
+            units.append((pieces[:at], self._cutter.escapes(pieces[:at])))
         return units
 
     def words(self):
@@ -60,11 +64,25 @@ class DrawnText:
     def pieces(self, digest, count, whole):
         """`count` tokens drawn with `digest`. whole: the text ends by itself.
 
-        Returns (pieces, escapes): two new lists of `count` str and bytes.
+        Returns (pieces, escapes): two new lists of `count` str and bytes. The last piece is empty where only a text
+        that ends within a character would do.
         """
-        units = self._units
-        if units is None:
+        if self._units is None:
             return self._pieces_slowly(digest, count, whole)
+        found = self._pieces_quickly(digest, count, whole)
+        if not self._is_local and not self._cutter.holds(found[0]):
+            return self._pieces_slowly(digest, count, whole)
+        if not self.has_silent:
+            return found
+        for turn in range(TEXT_TURNS):
+            if not found[0] or found[0][-1]:
+                break
+            found = self._pieces_quickly(shake_128(digest + b"%d" % turn).digest(16), count, whole)
+        return found
+
+    def _pieces_quickly(self, digest, count, whole):
+        """pieces() from texts that are cut already."""
+        units = self._units
         draw = shake_128(digest).digest(2 * (count // self._shortest + 2))
         pieces, escapes = [], []
         at = 0
@@ -113,7 +131,7 @@ class DrawnText:
         """A text near `number` that ends well when it is the last one, and else leaves enough for one that does."""
         count = self._starts if is_first else len(self._units)
         least = TEXT_LEAST_ENDING if whole else 1
-        for other in range(number, number + 12):
+        for other in range(number, number + TEXT_TURNS):
             other %= count
             left = room - len((self._opening(other) if is_first else self._units[other])[0])
             if left >= least or left <= 0 and self._ending(other, is_first, room, whole)[3]:
@@ -137,17 +155,31 @@ class DrawnText:
 
     def _pieces_slowly(self, digest, count, whole):
         """pieces() where the tokenizer sees no border between two texts: the answer is cut as a whole."""
-        draw = Random(int.from_bytes(digest, "big"))
-        said, size, pieces = [self._texts[int(draw.random() * self._starts)].lstrip()], 0, []
-        while len(pieces) < count + TEXT_SPARE_TOKENS:
-            end = size + 4 * (count + TEXT_SPARE_TOKENS)
+        best = None
+        for _ in range(TEXT_TURNS):
+            said, pieces = self._drawn(digest, text_tokens_for(count))
+            found, well = self._cutter.ended(pieces, count, _stop_at(said, len("".join(pieces[:count])))) if whole \
+                else self._cutter.first(pieces, count)
+            if well or best is None or not best[-1] and found[-1]:
+                best = found
+            if well:
+                break
+            digest = shake_128(digest).digest(16)
+        return best, self._cutter.escapes(best)
+
+    def _drawn(self, digest, count):
+        """(texts drawn behind each other as in _pieces_quickly(), their pieces): at least `count` pieces."""
+        draw = shake_128(digest).digest(2 * count + 2)
+        said, size, pieces = [], 0, []
+        while len(pieces) < count:
+            end = size + 4 * count
             while size < end:
-                said.append(self._texts[int(draw.random() * len(self._texts))])
+                at = 2 * len(said)
+                number = draw[at] | draw[at + 1] << 8
+                said.append(self._texts[number % len(self._texts)] if said else self._texts[number % self._starts].lstrip())
                 size += len(said[-1])
             pieces = self._cutter.split("".join(said))
-        found, _ = self._cutter.ended(pieces, count, text_stop(said[-1])) if whole \
-            else self._cutter.first(pieces, count)
-        return found, self._cutter.escapes(found)
+        return said, pieces
 
 
 class MarkdownText:
@@ -157,10 +189,12 @@ class MarkdownText:
     BLOCKS = 96
 
     def __init__(self, cutter):
+        self._cutter = cutter
         blocks = markdown_blocks(self.BLOCKS)
         self._blocks = DrawnText(blocks, cutter, MARKDOWN_STARTS)
         self._closing = DrawnText([paragraph + "\n\n" for paragraph in prose_paragraphs(64)], cutter)
         self.words = self._blocks.words
+        self.has_silent = self._blocks.has_silent
 
     def pieces(self, digest, count, whole):
         """As DrawnText.pieces()."""
@@ -168,6 +202,8 @@ class MarkdownText:
             return self._blocks.pieces(digest, count, False)
         pieces, escapes = self._blocks.whole_units(digest, count - 2 * TEXT_LEAST_ENDING)
         last, last_escapes = self._closing.pieces(digest, count - len(pieces), True)
+        if not self._cutter.holds(pieces + last):
+            return self._closing.pieces(digest, count, True)
         return pieces + last, escapes + last_escapes
 
 
@@ -175,7 +211,7 @@ class EchoText:
     """One text said back, over and over when it is too short.
 
     text: what is said, not empty. most: tokens that may be asked for, or None. natural: how many it has, or more than
-    `most`. breathe: as in TokenCutter.cut_slowly().
+    `most`. breathe: as in Tokenizer.split_slowly(), or None.
     """
 
     BETWEEN = "\n\n"
@@ -183,8 +219,9 @@ class EchoText:
     def __init__(self, text, cutter, most=None, breathe=None):
         self._text = text
         self._cutter = cutter
-        self._pieces = cutter.cut_slowly(text, breathe, None if most is None else most + TEXT_SPARE_TOKENS)
+        self._pieces = cutter.split_slowly(text, breathe or int, None if most is None else text_tokens_for(most))
         self.natural = len(self._pieces)
+        self.has_silent = not text.isascii()
 
     def words(self):
         """As DrawnText.words()."""
@@ -202,12 +239,21 @@ class EchoText:
         split, again = self._cutter.split, self._text + self.BETWEEN
         once = split(again)
         if split(again + again) == once + once:
-            return once * (count // len(once) + 2)
+            return once * (text_tokens_for(count) // len(once) + 1)
         pieces, times = [], 1 + count // len(once)
-        while len(pieces) < count + TEXT_SPARE_TOKENS:
+        while len(pieces) < text_tokens_for(count):
             times *= 2          # the tokenizer sees no border between two of them
             pieces = split(again * times)
         return pieces
+
+
+def _stop_at(texts, offset):
+    """The full stop of the text in which an offset of all of them lies."""
+    for text in texts:
+        offset -= len(text)
+        if offset <= 0:
+            break
+    return text_stop(text)
 
 
 def make_prose(tokenizer, cutter):

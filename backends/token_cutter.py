@@ -3,15 +3,11 @@
 In: a text. Out: its pieces, one per token, and each one's JSON escape; and beginnings of a text that have exactly so
 many tokens. Any thread.
 """
-import re
 import unicodedata
 
 from api_common import escape_json
 
 TEXT_KEPT_ESCAPES = 1 << 16         # pieces whose escapes are remembered
-TEXT_WINDOW_CHARS = 16384           # of a long text, cut between two breaths: 3 ms of Chinese at the worst
-# before a space between two words, and at the beginning of a line
-_TEXT_BORDER = re.compile(r"(?<=\w)(?= [^\W\d_])|\n(?=\w)")
 _TEXT_STOPS = ".!?\u3002\uff01\uff1f\u0964\u061f"   # what a sentence ends with
 TEXT_SPARE_TOKENS = 64              # beyond the end, so that what stands before it is cut as in the whole
 _TEXT_SEARCH_CHARS = 100            # how far from where it should be a text may end instead
@@ -32,11 +28,13 @@ class _TextEscapes(dict):
 class TokenCutter:
     """The one place where what is said is cut into tokens: as the server's tokenizer cuts it.
 
-    tokenizer: a Tokenizer; only split() is asked.
+    tokenizer: a Tokenizer.
     """
 
     def __init__(self, tokenizer):
         self.split = tokenizer.split
+        self.split_slowly = tokenizer.split_slowly
+        self.is_local = tokenizer.is_local
         self._escapes = _TextEscapes()
 
     def escapes(self, pieces):
@@ -47,34 +45,22 @@ class TokenCutter:
         """Whether pieces are what the tokenizer makes of their text."""
         return self.split("".join(pieces)) == pieces
 
-    def cut_slowly(self, text, breathe, most=None):
-        """split(text), with a call of breathe() after each TEXT_WINDOW_CHARS or so.
-
-        most: with so many pieces the rest may be left out. Windows end where every tokenizer begins a token: before
-        a space between two words, or at the beginning of a line.
-        """
-        pieces, start = [], 0
-        while start < len(text) and (most is None or len(pieces) < most):
-            end = _text_border(text, start + TEXT_WINDOW_CHARS)
-            pieces += self.split(text[start:end])
-            start = end
-            if breathe is not None and start < len(text):
-                breathe()
-        return pieces
-
     def first(self, pieces, count):
         """The first `count` tokens of a text that is cut already, as the text up to there is cut alone.
 
         Mostly pieces[:count]. Where the end of the text changes its last tokens ("internation|al" beside
         "intern|ation"), the text ends a few characters sooner or later, so that there are `count` again.
-        Returns (pieces, whether there are): no text has so few where one character is several tokens.
+        Returns (pieces, whether there are): no text has so many where the last of them is within a character. That
+        is then left out as it is by a model that stops there, and its tokens count.
         """
         start = self._synchronous(pieces, count)
         said = "".join(pieces[start:count])
         if self.split(said) == pieces[start:count]:
             return pieces[:count], True
-        text = said + "".join(pieces[count:count + TEXT_SPARE_TOKENS])
-        for end in _text_nearby(len(said), _TEXT_SEARCH_CHARS):
+        text = said + "".join(pieces[count:text_tokens_for(count)])
+        # an end within a character is seldom mended, and a source has other texts
+        most = _TEXT_SEARCH_CHARS if pieces[count - 1] else _TEXT_STOP_CHARS
+        for end in _text_nearby(self._near(text, len(said), count - start), most):
             if 0 < end <= len(text):
                 again = self.split(text[:end])
                 if len(again) == count - start:
@@ -83,13 +69,30 @@ class TokenCutter:
 
     def _synchronous(self, pieces, count):
         """A place some tokens before `count` from where the text is cut alike when cut alone; 0 when none is near."""
+        if count <= 48 or not self.is_local("".join(pieces[:text_tokens_for(count)])):
+            return 0
         for back in (48, 96, 192):
             start, sure = count - back, back - 16
+            while start > 0 and not pieces[start - 1]:
+                start -= 1              # not within a character
             if start <= 0:
                 break
             if self.split("".join(pieces[start:count]))[:sure] == pieces[start:start + sure]:
                 return start
         return 0
+
+    def _near(self, text, end, count):
+        """About where `text` must end to have `count` tokens: `end`, if no other beginning changes how it is cut."""
+        if self.is_local(text):
+            return end
+        low, high = 0, len(text)
+        while low < high:
+            middle = (low + high) // 2
+            if len(self.split(text[:middle])) < count:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def ended(self, pieces, count, stop):
         """first(), but like a text that ends by itself: with `stop`, a full stop, where one can stand.
@@ -102,8 +105,9 @@ class TokenCutter:
                 return again, True
         if stop:
             start = self._synchronous(pieces, count)
-            before, text = "".join(pieces[start:count - 1]), "".join(pieces[start:count + TEXT_SPARE_TOKENS])
-            for end in _text_nearby(len(before), _TEXT_STOP_CHARS):
+            before, text = "".join(pieces[start:count - 1]), "".join(pieces[start:text_tokens_for(count)])
+            near = self._near(text, len(before), count - 1 - start)
+            for end in _text_nearby(near, _TEXT_STOP_CHARS):
                 if 0 < end <= len(text) and unicodedata.category(text[end - 1])[0] in "LMNS":
                     again = self.split(text[:end] + stop)
                     if len(again) == count - start and not any(stop in piece for piece in again[-3:-1]):
@@ -123,7 +127,7 @@ class TokenCutter:
                 if word is None:
                     return None
                 made[at] = word
-        return made
+        return made if self.holds(made) else None
 
     def _fitting(self, made, at, words, banned):
         """The first of `words` from the `at`th on that can stand at `at`."""
@@ -150,10 +154,9 @@ def _text_nearby(near, most):
             yield near + distance
 
 
-def _text_border(text, near):
-    """The first place from `near` on where a window may end; the end of the text when there is none."""
-    found = _TEXT_BORDER.search(text, near)
-    return found.end() if found else len(text)
+def text_tokens_for(count):
+    """How many tokens of a text first() and ended() may look at to find `count`."""
+    return count + count // 2 + TEXT_SPARE_TOKENS
 
 
 def common_start(left, right):
