@@ -4,7 +4,7 @@ In: a number. Out: Markdown blocks as strings that can stand in any order, the s
 (nested, numbered, of tasks), tables, quotes, links, emphasis, inline code and fenced code in several languages. The
 code is short, harmless and does what it says. What is a token is none of this module's.
 """
-from backends.texts import TextPicks
+from backends.language_texts import TextPicks
 
 MARKDOWN_STARTS = 8                 # so many blocks are a title; one of them begins an answer
 

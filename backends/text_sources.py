@@ -6,10 +6,10 @@ counting the text again gives their number. Any thread may call a source.
 from hashlib import shake_128
 
 from backends.content import Prose, prose_paragraphs, prose_sentences
+from backends.language_texts import TEXT_LOREM_STARTS, language_paragraphs, lorem_paragraphs
 from backends.markdown_texts import MARKDOWN_STARTS, markdown_blocks
 from backends.text_file import FileText
-from backends.texts import (TEXT_FILE_PREFIX, TEXT_LANGUAGES, TEXT_LOREM_STARTS, language_paragraphs,
-                            lorem_paragraphs)
+from backends.texts import TEXT_FILE_PREFIX, TEXT_LANGUAGES
 from backends.token_cutter import common_start, text_stop, text_tokens_for
 from tokenizer import ApproxTokenizer
 

@@ -366,6 +366,31 @@ class EchoTest(unittest.TestCase):
                 text, _, usage, _ = answer(backend, make_request(said, max_tokens=count, ignore_eos=True))
                 self.assertEqual((usage.completion_tokens, TOKENIZER.count(text)), (count, count), (said, count, text))
 
+    def test_a_limit_within_a_character_leaves_it_out_and_counts_its_tokens(self):
+        said = "so \U0001f9a9"                      # of four tokens, three of them the bird's
+        self.assertEqual(TOKENIZER.split(said), ["so", "", "", " \U0001f9a9"])
+        for limit, shown in ((1, "so"), (2, "so "), (3, "so"), (4, said)):
+            text, _, usage, plan = answer(make_backend("echo"), make_request(said, max_tokens=limit, ignore_eos=True))
+            self.assertEqual((text, usage.completion_tokens), (shown, limit))
+            self.assertAlmostEqual(plan[-1][0], 0.1 + 0.01 * (limit - 1), msg="each token takes its time")
+        nothing = answer(make_backend("echo"), make_request("\U0001f9a9", max_tokens=1))
+        self.assertEqual((nothing[:2], nothing[2].completion_tokens, len(nothing[3])), (("", "length"), 1, 2))
+
+    def test_a_character_is_due_with_the_last_of_its_tokens(self):
+        _, _, _, plan = answer(make_backend("echo"), make_request("so \U0001f9a9"))
+        self.assertEqual(list(plan[0][1].pieces), ["so", " \U0001f9a9"])
+        for due_s, wanted in zip(plan[0][1].dues, (0.1, 0.13)):
+            self.assertAlmostEqual(due_s, wanted)
+
+    def test_german_is_counted_as_the_whole_text_is(self):
+        for said in ("Größe und Straße, die der Fluß mit sich nicht mag. " * 60, "plain English words come first. " * 40 + "Größe. " * 60):
+            for limit in (7, 150, 400, None):
+                breaths = []
+                text, _, usage, _ = answer(make_backend("echo"), make_request(
+                    said * 8, max_tokens=limit, breathe=lambda: breaths.append(1)))
+                self.assertEqual(usage.completion_tokens, TOKENIZER.count(text))
+                self.assertEqual(text == said * 8, limit is None)
+
     def test_where_the_user_said_nothing_it_is_prose(self):
         text, reason, usage, _ = answer(make_backend("echo", output_tokens=12), make_request(""))
         self.assertEqual((reason, usage.completion_tokens, text[-1]), ("stop", 12, "."))
