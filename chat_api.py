@@ -354,9 +354,9 @@ def _read_chat_tools(body):
 
 
 def read_banned(logit_bias, tokenizer):
-    """The texts of the tokens that a logit_bias bans, which is what -100 does."""
+    """The texts of the tokens that a logit_bias bans, which is what -100 does; one without text cannot be banned."""
     return frozenset(tokenizer.decode([int(token)]) for token, bias in logit_bias.items()
-                     if bias <= -100 and token.isascii() and token.isdigit() and len(token) < 20)
+                     if bias <= -100 and token.isascii() and token.isdigit() and len(token) < 20) - {""}
 
 
 def read_stop(value):

@@ -9,6 +9,7 @@ import os
 import time
 
 from api_common import FIXED_CREATED, __version__
+from backends.texts import TEXT_FILE_PREFIX, TEXT_MODES
 from faults import read_faults
 
 ENVIRONMENT_PREFIX = "MOCKTURTLE_"
@@ -76,6 +77,7 @@ class Settings:
     load_factor = 1.0               # how much slower a full batch is than a single request
     load_knee = 0.5                 # share of a full batch beyond which it gets slower faster
     time_scale = 1.0                # all simulated times, heartbeats and the commit grace are multiplied with it
+    text = "prose"                  # what is said: of TEXT_MODES, or file:PATH
     max_model_len = 1048576         # context length in tokens: what is longer is refused
     seed = 0                        # of all draws
     auto_tool_rate = None           # how often tool_choice auto calls a tool; None: when the message points at one
@@ -159,6 +161,8 @@ class Settings:
             raise ValueError("--max-waiting must be 0 or more, or -1 for any number")
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
+        if self.text not in TEXT_MODES and not (self.text.startswith(TEXT_FILE_PREFIX) and self.text != TEXT_FILE_PREFIX):
+            raise ValueError("--text must be file:PATH or one of %s" % ", ".join(TEXT_MODES))
         if self.transport not in ("loop", "threads"):
             raise ValueError("--transport must be loop or threads")
         if self.log_level not in LOG_LEVELS:
@@ -349,6 +353,7 @@ _SETTINGS_FLAGS = (
         ("load-knee", "SHARE", "share of a full batch up to which it costs a fifth of that"),
         ("time-scale", "X", "multiply all simulated times, heartbeats and the commit grace: 0.01 is a hundred "
                             "times faster"),
+        ("text", "MODE", "what is said: prose, echo, lorem, markdown, languages (or one of them), emoji or file:PATH"),
         ("seed", "N", "seed of all draws"),
         ("auto-tool-rate", "RATE", "chance from 0 to 1 that tool_choice auto calls a tool (default: it does "
                                    "when the last user message points at one)"),

@@ -27,6 +27,11 @@ _TOKEN_WINDOW_CHARS = 65536
 _TOKEN_CACHED_CHARS = 256
 _TOKEN_CACHED_TEXTS = 4096
 
+# The same when the pieces are kept: 3 ms of Chinese at the worst.
+_TOKEN_SPLIT_CHARS = 16384
+# Where every tokenizer begins a token: before a space between two words, and at the beginning of a line.
+_TOKEN_BORDER = re.compile(r"(?<=\w)(?= [^\W\d_])|\n(?=\w)")
+
 # Where a match begins, the pattern looks at fewer characters ahead than this (the longest repeat takes 100).
 _TOKEN_REACH_CHARS = 256
 
@@ -324,11 +329,16 @@ class _TokenPatterns:
         """The findall() that splits `text`, but for the tokens that end within a character."""
         if text.isascii():
             return self.plain
-        if "ü" in text or "ä" in text or "ö" in text or "ß" in text:
+        if self.may_be_german(text):
             sample = text[:_TOKEN_GERMAN_SAMPLE]
             if len(self.german_words(sample)) * _TOKEN_GERMAN_CHARS >= len(sample):
                 return self.german
         return self.other
+
+    @staticmethod
+    def may_be_german(text):
+        """Whether how a text begins decides how all of it is cut."""
+        return "ü" in text or "ä" in text or "ö" in text or "ß" in text
 
     def further(self, text, *span):
         """How many tokens end within a character of `text`."""
@@ -372,6 +382,23 @@ class Tokenizer:
         what it raises ends the count.
         """
         raise NotImplementedError
+
+    def split_slowly(self, text, breathe, most=None):
+        """Return split(text), with a call of breathe() after each 16 KB or so. most: with so many pieces the rest may
+        be left out."""
+        pieces, start = [], 0
+        while start < len(text) and (most is None or len(pieces) < most):
+            border = _TOKEN_BORDER.search(text, start + _TOKEN_SPLIT_CHARS)
+            end = border.end() if border else len(text)
+            pieces += self.split(text[start:end])
+            start = end
+            if start < len(text):
+                breathe()
+        return pieces
+
+    def is_local(self, text):
+        """Return whether parts of `text` are cut, but for their last tokens, as they are in the whole text."""
+        return True
 
 
 class TokenIds:
@@ -445,9 +472,11 @@ class ApproxTokenizer(Tokenizer):
             return self._find_plain(text)
         patterns = self._patterns
         pieces = patterns.find(text)(text)
-        if not patterns.further(text):
-            return pieces
-        whole = []
+        return self._with_silent(pieces) if patterns.further(text) else pieces
+
+    def _with_silent(self, pieces):
+        """The pieces with an empty one for each token that ends within a character."""
+        patterns, whole = self._patterns, []
         for piece in pieces:
             if not piece.isascii():
                 whole += [""] * patterns.further(piece)
@@ -474,20 +503,37 @@ class ApproxTokenizer(Tokenizer):
         return len(self._patterns.find(text)(text)) + self._patterns.further(text)
 
     def count_slowly(self, text, breathe):
-        find, further = self._patterns.find(text), None if text.isascii() else self._patterns.further
-        total = start = 0
-        while len(text) - start > _TOKEN_WINDOW_CHARS:
-            end = start + _TOKEN_WINDOW_CHARS
+        further = None if text.isascii() else self._patterns.further
+        total = 0
+        for pieces, start, end in self._iter_windows(text, breathe, _TOKEN_WINDOW_CHARS):
+            total += len(pieces)
+            if further is not None:
+                total += further(text, start, end)
+        return total
+
+    def split_slowly(self, text, breathe, most=None):
+        made, is_ascii = [], text.isascii()
+        for pieces, _, _ in self._iter_windows(text, breathe, _TOKEN_SPLIT_CHARS):
+            made += pieces if is_ascii else self._with_silent(pieces)
+            if most is not None and len(made) >= most:
+                break
+        return made
+
+    def is_local(self, text):
+        return text.isascii() or not self._patterns.may_be_german(text)
+
+    def _iter_windows(self, text, breathe, size):
+        """Yield (matches, start, end) of a text, `size` characters at a time and a breath between two."""
+        find, start = self._patterns.find(text), 0
+        while len(text) - start > size:
+            end = start + size
             pieces = find(text, start, end)
             # The matches that could see the end of the window are found again in the next one. Lookbehinds see what
             # stands before `start`, so that nothing else depends on the cut.
             sure = end - _TOKEN_REACH_CHARS
             while end > sure:
                 end -= len(pieces.pop())
-            total += len(pieces)
-            if further is not None:
-                total += further(text, start, end)
+            yield pieces, start, end
             start = end
             breathe()
-        total += len(find(text, start))
-        return total if further is None else total + further(text, start)
+        yield find(text, start), start, len(text)

@@ -1,4 +1,4 @@
-"""What is said: prose that reads like text and whose tokens are known before it is spoken.
+"""What is said by default: prose that reads like text and whose tokens are known before it is spoken.
 
 In: a digest to draw from and a number of tokens. Out: the pieces, one per token, each with its
 JSON escape. Every word is lower-case ASCII of at most eight letters with a space before it, which
@@ -75,12 +75,25 @@ def _prose_sentence(number):
     return pieces
 
 
+def prose_sentences():
+    """All sentences as texts with the space before them, for a tokenizer of which nothing is known."""
+    return ["".join(_prose_sentence(number)) for number in range(PROSE_SENTENCES)]
+
+
+def prose_paragraphs(count):
+    """`count` paragraphs of two sentences each, without white space around them."""
+    return ["".join(_prose_sentence(2 * number) + _prose_sentence(2 * number + 1)).strip() for number in range(count)]
+
+
 class Prose:
     """Endless plain English, the same for the same digest. Any thread may call it.
 
     Sentences are made once, when the server starts, so that an answer is a few lists laid behind
     each other: 1 us for 16 tokens where drawing each phrase cost 2.4.
     """
+
+    natural = None                      # how many tokens it has by itself: as many as are wanted
+    has_silent = False                  # no piece is empty
 
     def __init__(self):
         self._pieces = [_prose_sentence(number) for number in range(PROSE_SENTENCES)]

@@ -20,8 +20,8 @@ class TextDelta(namedtuple("TextDelta", "text logprobs choice", defaults=(None, 
 class TextRun(namedtuple("TextRun", "pieces escapes dues choice", defaults=(0,))):
     """Many TextDeltas of one choice at once: the fast way to say a whole planned text.
 
-    pieces: list of str. escapes: list of bytes, each piece as it stands inside a JSON string.
-    No piece is empty, as each is sent.
+    pieces: list of str, none of them empty: a token without text of its own is not in it, and is counted by Usage
+    alone. escapes: list of bytes, each piece as it stands inside a JSON string.
     dues: sequence of at least as many floats, seconds, non-decreasing, as in generate().
     """
     __slots__ = ()

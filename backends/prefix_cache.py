@@ -262,7 +262,8 @@ class PrefixCache:
             for reasoning, plan in answers:
                 said = answer_tokens(plan)
                 if said is not None:
-                    paths.append(self._answer_blocks(found, reasoning, *said))
+                    tokens, content = said
+                    paths.append(self._answer_blocks(found, reasoning, self._with_silent(tokens), content))
         blocks = found._blocks
         if len(paths) == 1:
             blocks, paths = blocks + paths[0], ()
@@ -296,6 +297,15 @@ class PrefixCache:
 
     def _use(self, place, blocks):
         self._pool.extend(place.block if place.depth else None, blocks)
+
+    def _with_silent(self, tokens):
+        """Tokens of a plan, and those of them that have no text of their own, which a plan leaves out."""
+        whole = []
+        for token in tokens:
+            if not token.isascii():
+                whole += [""] * self._split(token).count("")
+            whole.append(token)
+        return whole
 
     def _answer_blocks(self, found, reasoning, tokens, content):
         """The blocks behind the prompt that the answer fills; where the context then stands is noted in `found`."""

@@ -305,6 +305,7 @@ class SchemaChecker:
         self.asserts_formats = asserts_formats
         self.format_failed = False      # a format said no since this was last set
         self._patterns = {}
+        self._open = set()              # (id of a reference's target, id of a value) that are being looked at
 
     def pattern(self, text):
         """The SchemaPattern of `text`, read once. Raises UnsatisfiableSchema."""
@@ -461,7 +462,14 @@ class SchemaChecker:
             target = self.document.resolve(schema, kind)[0]
         except LookupError as error:
             raise UnsatisfiableSchema("", str(error.args[0])) from None
-        return self.ok(value, target)
+        place = (id(target), id(value))     # a value holds none of itself: meeting both again is going in a circle
+        if place in self._open:
+            raise UnsatisfiableSchema("", "it refers to itself without end")
+        self._open.add(place)
+        try:
+            return self.ok(value, target)
+        finally:
+            self._open.remove(place)
 
     def _ok_in_place(self, value, schema):
         for kind in ("$ref", "$dynamicRef", "$recursiveRef"):

@@ -3,7 +3,7 @@
 In: schemas with their paths, a source of draws. Out: SchemaDemands, one list for what $ref, allOf, and one drawn
 branch of anyOf, oneOf, if and of what `not` leaves open say. It makes no value. One object serves one call.
 """
-from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_BARRED, SCHEMA_IN_PLACE_WORDS, SCHEMA_NULL,
+from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_BARRED, SCHEMA_IN_PLACE_WORDS, SCHEMA_INTEGER, SCHEMA_NULL,
                                    SCHEMA_NUMBER, SCHEMA_OBJECT, SCHEMA_STRING, SchemaChecker, SchemaDocument,
                                    UnsatisfiableSchema, is_schema, json_key, schema_dict, schema_list, schema_place,
                                    schema_size, schema_strings, schema_type_bits, value_type_bit)
@@ -16,6 +16,7 @@ SCHEMA_ROOMY_NODES = 400            # a value of more nodes gets only what is re
 SCHEMA_ROOMY_DEPTH = 8              # and so does one below this depth
 
 SCHEMA_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_SCHEMA_INTEGER_ONLY = {"type": "integer"}
 _SCHEMA_CHECKED_WORDS = frozenset(("unevaluatedProperties", "unevaluatedItems", "uniqueItems", "contains",
                                    "propertyNames"))
 
@@ -45,7 +46,7 @@ class SchemaDemands:
         self.choices = []           # (entry, keyword, [(schema, path)], weights by null) not yet made
         self.options = 0            # how many branches there were to choose from
         self.picks = []             # (id of the schema, keyword, index) that this try made
-        self.references = []        # ids of the targets of references
+        self.references = {}        # id of a reference's target -> the target
         self.barred = []            # schemas that the value must fail
         self.checked = bool(taken)  # the value must be checked here
 
@@ -58,7 +59,7 @@ class SchemaDemands:
 class SchemaGatherer:
     """Finds what applies; the makers of values build on it."""
 
-    def __init__(self, root, draw, hint, asserts_formats, budget):
+    def __init__(self, root, draw, hint, asserts_formats, budget, about=""):
         self.budget = budget
         self.place = ()             # where work is being done, for the message when it runs out
         self.met_format = False
@@ -67,27 +68,35 @@ class SchemaGatherer:
         self.document = SchemaDocument(root)
         self.checker = SchemaChecker(self.document, budget, asserts_formats)
         self.negator = SchemaNegator(self.checker)
-        self.hints = ValueHints(hint, draw)
+        self.hints = ValueHints(hint, draw, about)
         self.asserts_formats = asserts_formats
         self.active = {id(root): 1}    # target of a reference -> how often it is being filled now
         self._fits = {}                 # (id of a schema, levels) -> whether it can end within them
         self.level = 0                 # how deep in a recursion the place is
         self.nodes = 0
+        self.chose = False              # there was something to choose: other draws may lead to a value
 
     def holds(self, made, wanted, demands):
-        return (not (demands.taken and json_key(made) in demands.taken)
-                and all(self.checker.ok(made, schema) for schema, _ in wanted)
+        return (self.is_wanted(made, wanted, demands.taken)
                 and not any(self.checker.ok(made, schema) for schema in demands.barred))
 
+    def is_wanted(self, value, wanted, taken):
+        """True when a value satisfies the schemas of a place, and is none of the taken ones."""
+        return (not (taken and json_key(value) in taken)
+                and all(self.checker.ok(value, schema) for schema, _ in wanted))
+
     def accepts(self, value):
-        """The last check, of the whole: (it holds, it holds also for a reader who takes formats as notes)."""
+        """The last check, of the whole: (it holds, it holds also for a reader who takes formats otherwise).
+
+        Some take a format as a demand, some as a note; what is not of one (in `not`) may hold for the former only.
+        """
         checker = self.checker
         checker.format_failed = False
         if not checker.ok(value, self.root):
             return False, False
-        if not checker.format_failed:
+        if self.asserts_formats and not checker.format_failed:
             return True, True
-        return True, SchemaChecker(self.document, self.budget, False).ok(value, self.root)
+        return True, SchemaChecker(self.document, self.budget, not self.asserts_formats).ok(value, self.root)
 
     def meets(self, value, demands):
         """True when a value that was given, not built, meets all demands."""
@@ -138,7 +147,7 @@ class SchemaGatherer:
                     target, target_path = self.document.resolve(schema, kind)
                 except LookupError as error:
                     raise UnsatisfiableSchema(schema_place(path + (kind,)), str(error.args[0])) from None
-                demands.references.append(id(target))
+                demands.references[id(target)] = target
                 self.gather(target, target_path, entry, demands, nesting + 1)
         if not alone:
             self._gather_applied(schema, path, entry, demands, nesting)
@@ -149,8 +158,13 @@ class SchemaGatherer:
             demands.bits &= schema_type_bits(schema)
         except KeyError as error:
             raise UnsatisfiableSchema(schema_place(path + ("type",)), "unknown type %s" % error) from None
+        if "const" in schema or "enum" in schema:
+            demands.bits &= self._listed_bits(schema) | (SCHEMA_NULL if schema.get("nullable") is True else 0)
+        if schema.get(SCHEMA_BARRED) == _SCHEMA_INTEGER_ONLY:
+            demands.bits &= ~SCHEMA_INTEGER
         if not demands.bits:
-            raise UnsatisfiableSchema(schema_place(path + ("type",)), "no type is allowed by all of it")
+            key = next((key for key in ("const", "enum") if key in schema), "type")
+            raise UnsatisfiableSchema(schema_place(path + (key,)), "no type is allowed by all of it")
         if SCHEMA_BARRED in schema:
             demands.barred.append(schema[SCHEMA_BARRED])
             demands.checked = True
@@ -188,14 +202,17 @@ class SchemaGatherer:
     def choose(self, entry, keyword, branches, demands, failures, depth):
         """Take one branch: of those that failed least, one whose type can be, drawn; null is drawn rarely."""
         demands.options += len(branches)
+        self.chose = True
         self.budget.spend(1 + len(branches) // 4)
         key = (id(entry.schema), keyword)
-        counts = [failures.get((key, at), 0) for at in range(len(branches))]
-        least = min(counts)
-        places = [at for at, count in enumerate(counts) if count == least]
-        if keyword != "if" and len(places) > 1:
-            places = self._likely(places, branches, demands, depth)
-        at = places[draw_below(self.draw, len(places))]
+        if keyword == "if":
+            places = [at for at, word in enumerate(("then", "else")) if entry.schema.get(word) is not False]
+        else:
+            places = [at for at, branch in enumerate(branches) if self._shallow_bits(branch[0]) & demands.bits]
+        places = places or range(len(branches))
+        at = self.pick_least_failed(places, key, failures, lambda places: (
+            self._likely(places, branches, demands, depth) if keyword != "if" and len(places) > 1 else places),
+            demands.attempt)
         demands.picks.append((key, at))
         schema, path, nesting = branches[at]
         if keyword == "if":
@@ -215,9 +232,24 @@ class SchemaGatherer:
                 if other != at:
                     self._gather_not(inner, other_path, entry, demands, nesting)
 
+    def pick_least_failed(self, places, key, failures, likely, attempt):
+        """One of the places: of those that are likely, if none has failed more than another; else rather one that
+        failed less. At every third try any: of two choices that always change together some pairs never meet."""
+        counts = [failures.get((key, at), 0) for at in places]
+        if attempt > 2 and attempt % 3 == 2:
+            return places[draw_below(self.draw, len(places))]
+        if min(counts) == max(counts):
+            found = likely(list(places))
+            return found[draw_below(self.draw, len(found))]
+        weights = [(1 + count - min(counts)) ** -2.0 for count in counts]
+        left = self.draw.random() * sum(weights)
+        for at, weight in zip(places, weights):
+            left -= weight
+            if left < 0:
+                return at
+        return places[-1]
+
     def _likely(self, places, branches, demands, depth):
-        fitting = [at for at in places if self._shallow_bits(branches[at][0]) & demands.bits]
-        places = fitting or places
         if self.is_cramped(demands, depth) or self.level > 1 or self.recursion(demands) > 1:
             for levels in range(8):
                 short = [at for at in places if self.ends_within(branches[at][0], levels)]
@@ -235,9 +267,9 @@ class SchemaGatherer:
         for _ in range(4):
             if not isinstance(schema, dict):
                 return 0 if schema is False else SCHEMA_ANY
-            if "const" in schema:
+            if "const" in schema and not (self.document.refs_alone and "$ref" in schema):
                 return value_type_bit(schema["const"])
-            if "$ref" not in schema or "type" in schema:
+            if "$ref" not in schema or "type" in schema and not self.document.refs_alone:
                 break
             try:
                 schema = self.document.resolve(schema, "$ref")[0]
@@ -247,11 +279,19 @@ class SchemaGatherer:
             bits = schema_type_bits(schema)
         except KeyError:
             return 0
-        if schema_list(schema, "enum"):
-            listed = 0
-            for item in schema["enum"][:50]:
-                listed |= value_type_bit(item)
-            bits &= listed if len(schema["enum"]) <= 50 else SCHEMA_ANY
+        return bits & self._listed_bits(schema)
+
+    @staticmethod
+    def _listed_bits(schema):
+        """The types of what `const` or a short enum lists; all of them without such."""
+        listed = schema.get("enum")
+        if "const" in schema:
+            return value_type_bit(schema["const"])
+        if not isinstance(listed, list) or len(listed) > 50:
+            return SCHEMA_ANY
+        bits = 0
+        for item in listed:
+            bits |= value_type_bit(item)
         return bits
 
     def recursion(self, demands):
@@ -307,6 +347,8 @@ class SchemaGatherer:
                 inner.append(schema["additionalProperties"])
         if bits & SCHEMA_ARRAY and schema_size(schema, "minItems"):
             inner += [item for item in (self.checker.item_schema(schema, 0),) if item is not None]
+        if bits & SCHEMA_ARRAY and "contains" in schema and schema_size(schema, "minContains") != 0:
+            inner.append(schema["contains"])
         if not inner:
             return True
         return levels > 0 and all(self.ends_within(item, levels - 1) for item in inner)

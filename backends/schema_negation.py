@@ -3,9 +3,22 @@
 In: a schema. Out: schemas; a value that satisfies one of them fails the first. Some opposites no keyword can say:
 they stand under SCHEMA_BARRED and are only checked. One object serves one call.
 """
+from random import Random
+
 from backends.schema_check import (SCHEMA_BARRED, SCHEMA_INTEGER, SCHEMA_NUMBER, SCHEMA_TYPE_BITS, UnsatisfiableSchema,
                                    is_schema, schema_bounds, schema_dict, schema_list, schema_size, schema_strings,
                                    schema_type_bits)
+
+
+def _names_within(schema, found):
+    """Some strings that a schema lists."""
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        if len(found) < 8:
+            if isinstance(value, str):
+                found.append(value)
+            else:
+                _names_within(value, found)
+    return found
 
 
 # What a value may be to fail a keyword. Each alternative is a schema; a value that satisfies one of them fails
@@ -37,6 +50,8 @@ class SchemaNegator:
             return [True]
         if not isinstance(schema, dict):
             return []
+        if self._checker.document.refs_alone and "$ref" in schema:
+            return self._not_reference(schema, "$ref", schema["$ref"])
         found = []
         for key, value in schema.items():
             method = self._METHODS.get(key)
@@ -97,7 +112,11 @@ class SchemaNegator:
         return [{"type": "object", "required": [name], "properties": {name: {"not": value}}}]
 
     def _not_names(self, schema, key, value):
-        return [{"type": "object", "minProperties": 1, "propertyNames": {"not": value}}]
+        found = [{"type": "object", "minProperties": 1, "propertyNames": {"not": value}}]
+        for name in _names_within(value, []):
+            if not self._checker.ok(name, value):
+                found.append({"type": "object", "required": [name]})
+        return found
 
     def _not_items(self, schema, key, value):
         if isinstance(value, list):
@@ -144,12 +163,21 @@ class SchemaNegator:
             raise UnsatisfiableSchema("", str(error.args[0])) from None
 
     def _not_pattern_properties(self, schema, key, value):
-        return [{"type": "object", "minProperties": 1, SCHEMA_BARRED: schema}]
+        found = []
+        for pattern, inner in schema_dict(schema, key).items():
+            if inner not in (True, {}):
+                name = self._checker.pattern(pattern).sample(Random(0), 3, False, 0, self._checker.budget)
+                found.append({"type": "object", "required": [name], "properties": {name: {"not": inner}}})
+        return found + [{"type": "object", "minProperties": 1, SCHEMA_BARRED: schema}]
 
     def _not_unevaluated(self, schema, key, value):
         if key == "unevaluatedItems":
             return [{"type": "array", "minItems": 1, SCHEMA_BARRED: schema}]
         return [{"type": "object", "required": ["extra"], SCHEMA_BARRED: schema}]
+
+    def _not_additional_items(self, schema, key, value):
+        first = len(schema_list(schema, "items"))
+        return [{"type": "array", "minItems": first + 1, "prefixItems": [True] * first + [{"not": value}]}] if first else []
 
     def _not_array(self, schema, key, value):
         return [{"type": "array", "minItems": 2, SCHEMA_BARRED: schema}]
@@ -166,4 +194,4 @@ class SchemaNegator:
         "if": _not_if, "$ref": _not_reference, "$dynamicRef": _not_reference, "$recursiveRef": _not_reference,
         "patternProperties": _not_pattern_properties, "uniqueItems": _not_array, "unevaluatedItems": _not_unevaluated,
         "unevaluatedProperties": _not_unevaluated, "minContains": _not_array, "maxContains": _not_array,
-        "additionalItems": _not_array}
+        "additionalItems": _not_additional_items}

@@ -3,17 +3,19 @@
 In: SchemaDemands. Out: one value that meets them, the most real-looking first, or UnsatisfiableSchema. A text for
 `pattern` comes from backends/schema_patterns.py. One object serves one call.
 """
+from backends.hint_tables import HINT_FIXED_KINDS
 from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_INTEGER, SCHEMA_NULL,
                                    SCHEMA_NUMBER, SCHEMA_OBJECT, SCHEMA_STRING, UnsatisfiableSchema, decimal_fraction,
                                    is_multiple, is_step, schema_bounds, schema_list, schema_number, schema_place,
                                    schema_size, value_type_bit)
 from backends.schema_demands import SchemaGatherer
 from backends.schema_formats import draw_format
-from backends.schema_hints import HINT_FIXED_KINDS
+from backends.schema_hints import hint_words
 from backends.schema_regex import PatternError
 from backends.schema_work import draw_below
 
 SCHEMA_MOST_ITEMS = 10000           # what minItems, minLength and minProperties may ask for
+SCHEMA_FEW_NUMBERS = 300            # tried in order, where the values of an array need not differ
 SCHEMA_MOST_BITS = 14000            # of a whole number: Python writes up to 4300 digits
 
 _SCHEMA_KEYWORD_BITS = (
@@ -85,8 +87,8 @@ class NumberRange:
                 first = low
         self._first, self._last = first, last
 
-    def integers(self):
-        """Whole numbers: drawn ones, then all in order from the lower bound."""
+    def integers(self, most):
+        """Whole numbers: drawn ones, then `most` in order from the lower bound."""
         from math import ceil, floor
         low = None if self._low is None else ceil(self._low) + (self._low_open and ceil(self._low) == self._low)
         high = None if self._high is None else floor(self._high) - (self._high_open and floor(self._high) == self._high)
@@ -104,8 +106,8 @@ class NumberRange:
             yield first + draw_below(self.draw, span)
         if low is None and high is None:
             low = first
-        start = low if low is not None else high - SCHEMA_MOST_ITEMS
-        end = start + SCHEMA_MOST_ITEMS if high is None else min(high, start + SCHEMA_MOST_ITEMS)
+        start = low if low is not None else high - most
+        end = start + most if high is None else min(high, start + most)
         yield from range(start, end + 1)
 
     def decimals(self, digits):
@@ -113,7 +115,7 @@ class NumberRange:
         try:
             first, span = float(self._first), float(self._last) - float(self._first)
         except OverflowError:
-            yield from self.integers()
+            yield from self.integers(SCHEMA_FEW_NUMBERS)
             return
         if span == float("inf"):
             first, span = 0.0, 1.0
@@ -172,21 +174,24 @@ class NumberRange:
 class SchemaScalars(SchemaGatherer):
     """Makes what holds no other values."""
 
-    def build_listed(self, demands, listed):
+    def build_listed(self, demands, listed, name, wanted):
+        """One of the values that an enum or a const lists. It is checked against all that is wanted, whatever was chosen."""
         entry = min(listed, key=lambda item: 1 if "const" in item.schema else len(item.schema["enum"]))
         self.budget.spend(len(schema_list(listed[0].schema, "enum")) // 16)
         choices = [entry.schema["const"]] if "const" in entry.schema else entry.schema["enum"]
         start = draw_below(self.draw, len(choices))
         order = choices[start:] + choices[:start]
         if len(choices) <= 1000:
-            said = [value for value in order if isinstance(value, str) and self.hints.is_said(value)]
+            said = self.hints.said.listed(order, set(hint_words(name)))
             plain = [value for value in order if value is not None]
             order = said + (plain + order if self.draw.random() < 0.9 else order)
         for value in order:
-            if self.meets(value, demands):
+            if self.is_wanted(value, wanted, demands.taken):
+                if isinstance(value, str):
+                    self.hints.said.take(value)
                 return value
         for entry in demands.entries:
-            if entry.schema.get("nullable") is True and self.meets(None, demands):
+            if entry.schema.get("nullable") is True and self.is_wanted(None, wanted, demands.taken):
                 return None
         key = "const" if "const" in entry.schema else "enum"
         raise UnsatisfiableSchema(schema_place(listed[0].path + (key,)), "no listed value meets the other demands")
@@ -201,19 +206,25 @@ class SchemaScalars(SchemaGatherer):
         key = ("type", demands.path)
         if bits & (SCHEMA_OBJECT | SCHEMA_ARRAY | SCHEMA_STRING):
             demands.options += len(kinds)
-        counts = [failures.get((key, kind), 0) for kind in kinds]
-        likely = [kind for kind, count in zip(kinds, counts) if count == min(counts)]
+            self.chose = True
+        kind = self.pick_least_failed(kinds, key, failures, lambda likely: self._suggested(likely, demands),
+                                      demands.attempt)
+        demands.picks.append((key, kind))
+        return kind
+
+    def _suggested(self, likely, demands):
+        """Those of the types that the keywords speak of, null rarely."""
         suggested = 0
         for keyword_bits, words in _SCHEMA_KEYWORD_BITS:
             if any(word in entry.schema for entry in demands.entries for word in words):
                 suggested |= keyword_bits
-        if demands.bits == SCHEMA_ANY and not suggested:
+        if self.recursion(demands) > 2:
+            suggested = SCHEMA_ANY & ~(SCHEMA_OBJECT | SCHEMA_ARRAY)    # a recursion ends in what holds nothing
+        elif demands.bits == SCHEMA_ANY and not suggested:
             suggested = SCHEMA_STRING
         for mask in (suggested, SCHEMA_ANY & ~SCHEMA_NULL if self.draw.random() < 0.9 else SCHEMA_ANY):
             likely = [kind for kind in likely if kind & mask] or likely
-        kind = likely[draw_below(self.draw, len(likely))]
-        demands.picks.append((key, kind))
-        return kind
+        return likely
 
     def given_example(self, demands, bit):
         """(value,) of `examples`, `example` or, at times, a telling `default`; None when there is none that fits."""
@@ -259,6 +270,8 @@ class SchemaScalars(SchemaGatherer):
         wanted = StringDemand(self, low, high, patterns, formats, demands)
         for text in self._real_strings(demands, name, formats, wanted):
             if wanted.accepts(text):
+                self.hints.said.take(text)
+                self.hints.note_text(name, text)
                 return text
         if patterns:
             return self._pattern_string(wanted)
@@ -271,10 +284,8 @@ class SchemaScalars(SchemaGatherer):
         hints, schemas = self.hints, demands.schemas()
         kind = hints.kind(name, schemas)
         if not formats and kind in HINT_FIXED_KINDS:
-            yield hints.text(kind)
-        said = hints.said_name(kind, name) if not formats else None
-        if said is not None:
-            yield said
+            yield hints.text(kind, name, schemas)
+        yield from hints.said_strings(kind, name, schemas, formats)
         if kind not in HINT_FIXED_KINDS and not demands.attempt:
             found = self.given_example(demands, SCHEMA_STRING)
             if found is not None:
@@ -283,17 +294,22 @@ class SchemaScalars(SchemaGatherer):
         if described is not None:
             yield described
         for kind_of_format in formats:
-            for _ in range(4):
-                text = draw_format(kind_of_format, self.draw)
+            for attempt in range(5):
+                text = hints.format_text(kind_of_format, name, schemas) if not attempt else draw_format(
+                    kind_of_format, self.draw)
                 if text is not None:
                     yield text
         if wanted.patterns:
-            yield hints.text(kind)
+            yield hints.text(kind, name, schemas)
             return
         for _ in range(3):
-            yield wanted.fitted(hints.text(kind), hints)
+            yield wanted.fitted(hints.text(kind, name, schemas), hints)
         for _ in range(8):
             yield wanted.fitted(hints.words(3), hints)
+        if demands.barred:              # what must not match a pattern may be anything
+            yield ""
+            for char in "aA0_-. ":
+                yield char * max(1, wanted.low)
 
     def _pattern_string(self, wanted):
         """A text for one of the patterns that the others take, too."""
@@ -317,11 +333,25 @@ class SchemaScalars(SchemaGatherer):
                                for each, _ in wanted.patterns)
             if len(made) < wanted.low:
                 grown = pattern.sample(draw, wanted.low - pattern.width, True, attempt % 3, self.budget)
-                made = grown if len(grown) >= wanted.low else wanted.fitted(made, self.hints)
+                if len(grown) >= wanted.low:
+                    made = grown
+                elif attempt % 2:
+                    made = self.hints.words(wanted.low)[:wanted.low - len(made)] + made     # it may begin anywhere
+                else:
+                    made = wanted.fitted(made, self.hints)
             if wanted.accepts(made):
                 return made
         raise UnsatisfiableSchema(schema_place(wanted.patterns[0][1]), "no string was found that matches it and meets "
                                   "the other demands")
+
+    def said_number(self, demands, name):
+        """(value,) of a number that the user said for such a property; None when there is none that fits."""
+        for number in self.hints.said_number(name, demands.schemas()):
+            if self.meets(number.value, demands):
+                self.hints.said.take(number)
+                self.hints.note_number(name, number.value)
+                return (number.value,)
+        return None
 
     def build_number(self, demands, name, whole):
         low = high = None
@@ -346,7 +376,7 @@ class SchemaScalars(SchemaGatherer):
         if steps:
             candidates = numbers.multiples(steps, whole)
         elif whole:
-            candidates = numbers.integers()
+            candidates = numbers.integers(SCHEMA_MOST_ITEMS if demands.taken else SCHEMA_FEW_NUMBERS)
         else:
             candidates = numbers.decimals(decimals)
         for value in candidates:
@@ -354,5 +384,6 @@ class SchemaScalars(SchemaGatherer):
             if isinstance(value, int) and value.bit_length() > SCHEMA_MOST_BITS:
                 continue
             if self.meets(value, demands):
+                self.hints.note_number(name, value)
                 return value
         raise UnsatisfiableSchema(schema_place(path), "no number was found within the bounds")

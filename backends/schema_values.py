@@ -18,8 +18,11 @@ from backends.schema_work import WorkBudget, WorkSpent, draw_below
 
 SCHEMA_WORK = 400000                # units of about a microsecond for one value
 SCHEMA_MOST_DEPTH = 90              # values in values, at three frames each under Python's limit of 1000
+SCHEMA_LAST_TURN = 4                # so often is begun anew when a value could not be made and there was a choice
+SCHEMA_MOST_LEVELS = 12             # that a recursion which has begun may still need
 SCHEMA_TRIES = 60                   # at one place, when there is something to choose
 
+_SCHEMA_DEPENDENT = ("dependentSchemas", "dependencies", "dependentRequired")
 _SCHEMA_NAME = {"type": "string"}   # what every property's name is
 
 
@@ -40,12 +43,14 @@ class _SchemaWriter(SchemaScalars):
                                       % SCHEMA_MOST_DEPTH)
         self.nodes += 1
         problem, failures, tries, attempt = None, {}, 1, 0
+        used = self.hints.said.used
         while attempt < tries:
             self.budget.spend(8)
+            self.hints.said.used = used
             demands = SchemaDemands(attempt, path, taken)
             try:
                 self.gather_all(wanted, demands, failures, depth)
-                made = self._build(demands, name, depth, failures)
+                made = self._build(demands, name, depth, failures, wanted)
                 if not demands.checked or self.holds(made, wanted, demands):
                     return made
                 problem = problem or UnsatisfiableSchema(schema_place(path), "no value was found that meets all of it")
@@ -54,16 +59,16 @@ class _SchemaWriter(SchemaScalars):
                     error = UnsatisfiableSchema(schema_place(self.place), error.reason)
                 problem = problem or error
             if demands.checked or demands.options:
-                tries = min(SCHEMA_TRIES, 8 + 3 * demands.options)
+                tries = max(tries, min(SCHEMA_TRIES, 8 + 3 * demands.options))
             for pick in demands.picks:
                 failures[pick] = failures.get(pick, 0) + 1
             attempt += 1
         raise problem
 
-    def _build(self, demands, name, depth, failures):
+    def _build(self, demands, name, depth, failures, wanted):
         listed = [entry for entry in demands.entries if "const" in entry.schema or schema_list(entry.schema, "enum")]
         if listed:
-            return self.build_listed(demands, listed)
+            return self.build_listed(demands, listed, name, wanted)
         for entry in demands.entries:
             if entry.schema.get("enum") == []:
                 raise UnsatisfiableSchema(schema_place(entry.path + ("enum",)), "an empty enum allows nothing")
@@ -71,7 +76,7 @@ class _SchemaWriter(SchemaScalars):
         if bit == SCHEMA_STRING:
             return self.build_string(demands, name)
         if not demands.attempt:
-            found = self.given_example(demands, bit)
+            found = (self.said_number(demands, name) if bit & SCHEMA_NUMBER else None) or self.given_example(demands, bit)
             if found is not None:
                 return found[0]
         if bit == SCHEMA_NULL:
@@ -83,11 +88,18 @@ class _SchemaWriter(SchemaScalars):
         outer = self.level
         self.level = recursion = max(outer, self.recursion(demands))
         targets = tuple(demands.references)     # a dependent schema may add to them
+        if recursion > 1 and not all(self.ends_within(demands.references[target], SCHEMA_MOST_LEVELS) for target in targets):
+            self.level = outer
+            raise UnsatisfiableSchema(schema_place(demands.path), "it needs itself without end")
         for target in targets:
             self.active[target] = self.active.get(target, 0) + 1
         try:
             if bit == SCHEMA_OBJECT:
-                return self._build_object(demands, name, depth, recursion)
+                self.hints.enter(name, demands.schemas())
+                try:
+                    return self._build_object(demands, name, depth, recursion)
+                finally:
+                    self.hints.leave()
             return self._build_array(demands, name, depth, recursion)
         finally:
             self.level = outer
@@ -103,22 +115,28 @@ class _SchemaWriter(SchemaScalars):
         chance = 0.85 if demands.attempt < 3 else (0.5, 0.0, 1.0)[demands.attempt % 3]
         if self.sparse and demands.attempt < 3 and any(entry.schema.get("required") for entry in demands.entries):
             chance = 0.0
+        if demands.attempt % 4 == 2:
+            self._assume_dependents(demands, required, known)
+        avoided = [name for entry in demands.entries for word in _SCHEMA_DEPENDENT for name in schema_dict(entry.schema, word)
+                   ] if demands.attempt % 2 else ()      # what depends on them may be impossible
         for key in known:
             if key in required:
                 wanted = self._property_wanted(demands, key, required[key])
                 made[key] = self.value(wanted, key, depth + 1)
-            elif most is None or len(made) < most - sum(1 for other in required if other not in made):
+            elif key not in avoided and (most is None or len(made) < most - sum(1 for other in required if other not in made)):
                 self._add_optional(demands, made, key, depth, recursion, 0.0 if cramped else chance, least)
         self._add_dependents(demands, made, depth)
         if most is not None and len(made) > most:
             raise UnsatisfiableSchema(schema_place(demands.path + ("maxProperties",)), "more properties are required")
         target = max(least, 0 if cramped or known or recursion > 1 else self._map_size(demands))
+        if demands.checked and demands.attempt > 2 and demands.attempt % 2:
+            target = max(target, len(made) + 1)     # one that is not named may make the difference
         if most is not None:
             target = min(target, most)
         for key in known:
             if len(made) >= target:
                 break
-            if key not in made:
+            if key not in made and key not in avoided:
                 self._add_optional(demands, made, key, depth, 0, 1.0, least)
         while len(made) < target and failed < 20:
             if not self._add_unnamed(demands, made, depth, name, failed):
@@ -196,6 +214,17 @@ class _SchemaWriter(SchemaScalars):
         return not isinstance(schema, dict) or not any(
             word in schema for word in SCHEMA_REFERENCES + ("items", "properties", "additionalProperties", "anyOf"))
 
+    def _assume_dependents(self, demands, required, known):
+        """Now and then take what triggers a dependent schema for required, and its schema with it."""
+        for entry in list(demands.entries):
+            for word in ("dependentSchemas", "dependencies"):
+                for trigger, asked in schema_dict(entry.schema, word).items():
+                    if isinstance(asked, dict) and id(asked) not in demands.by_id and self.draw.random() < 0.5:
+                        self.gather(asked, entry.path + (word, trigger), entry, demands, 1)
+                        required.setdefault(trigger, entry.path + (word, trigger))
+                        if trigger not in known:
+                            known.append(trigger)
+
     def _add_dependents(self, demands, made, depth):
         """What the properties that are there ask for: names are added, schemas are tried and then checked."""
         entries = [entry for entry in demands.entries
@@ -209,7 +238,7 @@ class _SchemaWriter(SchemaScalars):
         while grown:
             grown = False
             for entry in entries:
-                for keyword in ("dependentRequired", "dependencies", "dependentSchemas"):
+                for keyword in _SCHEMA_DEPENDENT:
                     for trigger, asked in schema_dict(entry.schema, keyword).items():
                         if trigger in made:
                             grown |= self._add_dependent(demands, made, entry, keyword, trigger, asked, depth)
@@ -246,6 +275,8 @@ class _SchemaWriter(SchemaScalars):
 
     def _map_size(self, demands):
         """How many entries an object without known names gets: 1 to 3 where their values are described."""
+        if demands.attempt % 4 == 2:
+            return 0
         for entry in demands.entries:
             if schema_dict(entry.schema, "additionalProperties") or schema_dict(entry.schema, "patternProperties"):
                 return 1 + draw_below(self.draw, 3)
@@ -257,13 +288,15 @@ class _SchemaWriter(SchemaScalars):
                  for schema, path in ((entry.schema["propertyNames"], entry.path + ("propertyNames",)),)]
         patterns = [pattern for entry in demands.entries for pattern in schema_dict(entry.schema, "patternProperties")]
         try:
-            if names:
+            if names and not (patterns and failed % 2):
                 key = self.value(names + [(_SCHEMA_NAME, demands.path)], "", depth + 1)
                 if key in made:
                     key = self.value(names + [(_SCHEMA_NAME, demands.path)], "", depth + 1, set(made))
-            elif patterns and failed < 6:
+            elif patterns and (failed < 6 or names):
                 pattern = self.checker.pattern(patterns[draw_below(self.draw, len(patterns))])
                 key = pattern.sample(self.draw, 8, False, 1 if made else 0, self.budget)
+                if failed % 4 == 3 or demands.attempt % 2 and not failed % 2:
+                    key += self.hints.words(1)      # where it may go on
             else:
                 key = self.hints.property_name(made)
             if key in made:
@@ -279,23 +312,34 @@ class _SchemaWriter(SchemaScalars):
     def _build_array(self, demands, name, depth, recursion):
         least, most, least_path, longest_prefix, contained = self._array_shape(demands)
         unique = any(entry.schema.get("uniqueItems") is True for entry in demands.entries)
-        needed = sum(count for _, count, _ in contained)
+        counts = [count for _, count, _ in contained]
+        needed = max(counts, default=0) if demands.attempt % 4 == 1 else sum(counts)    # at times one item has all
         if self.is_cramped(demands, depth) or recursion > 1:
             length = max(least, needed)
         else:
             length = max(least, needed, longest_prefix or 1 + draw_below(self.draw, 1 if recursion else 3))
+            if longest_prefix and contained and demands.attempt % 2 == 0:
+                length = max(length, longest_prefix + needed)       # behind the prefix, which may not have it
         if demands.attempt > 2 and demands.attempt % 3 == 0:
             length = max(least, 0 if demands.attempt % 2 else needed)
         if most is not None:
             length = min(length, most)
+        if demands.attempt % 4 == 3:    # where hardly an item can be without it, more of them have it
+            contained = [(entry, max(count, length if high is None else min(high, length)), high)
+                         for entry, count, high in contained]
         asked = [entry for entry, count, _ in contained for _ in range(count)]
+        if demands.attempt % 4 == 1:
+            asked = asked[:needed]
         start = max(0, min(longest_prefix, length - len(asked)))
-        if demands.attempt % 2:
-            start = draw_below(self.draw, max(0, length - len(asked)) + 1)
+        if contained:
+            demands.options += min(length, 10)
+        if demands.attempt % 2:         # anywhere, one place after the other
+            start = demands.attempt // 4 % (max(0, length - len(asked)) + 1)
         made, seen = [], set()
         for index in range(length):
             try:
                 wanted = self._item_wanted(demands, index, asked, start, contained)
+                self.hints.next_item()
                 item = self.value(wanted, name, depth + 1, seen)
                 if unique:
                     seen.add(json_key(item))
@@ -360,41 +404,50 @@ class _SchemaWriter(SchemaScalars):
         return any(self._covers_item(child, index, due, False) for child in entry.children)
 
 
-def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False):
+def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False, about=""):
     """A JSON-able value that satisfies `schema`.
 
     schema: a dict or a bool. draw: a random.Random that the caller seeded; the same seed gives the same value.
-    hint: the user's text; a city, a name or a query that it names is used where the schema asks for one.
+    hint: the user's text; what it mentions (a city, a date, a number, an address) is used where the schema asks for
+    such. about: the tool's name and description, which tell what a vague property is.
     work: the budget. sparse: objects that say what they require get nothing else, as a model calls a
     tool. Raises UnsatisfiableSchema with the place when no value can be made; when the budget
     was used up, with its `spent` true.
     """
     if not is_schema(schema):
         raise UnsatisfiableSchema("", "a schema must be an object or a boolean")
-    budget = WorkBudget(work)
-    problem = None
+    problem, second = None, []
     for asserts_formats in (True, False):
-        writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget)
+        budget = WorkBudget(work if asserts_formats else work // 2)
+        writer = _SchemaWriter(schema, draw, hint, asserts_formats, budget, about)
         writer.sparse = sparse
         try:
-            second = []
-            for _ in range(6):
-                value = writer.value([(schema, ())], "", 0)
-                holds, holds_plainly = writer.accepts(value)
-                if holds_plainly:
+            for turn in range(6):
+                writer.hints.said.used = frozenset()
+                try:
+                    value = writer.value([(schema, ())], "", 0)
+                except UnsatisfiableSchema as error:
+                    problem = problem or error
+                    if turn < SCHEMA_LAST_TURN and writer.chose:
+                        continue        # other choices may do
+                    break
+                holds, holds_otherwise = writer.accepts(value)
+                if holds and holds_otherwise:
                     return value
                 if holds:
                     second.append(value)
-            if second:
-                return second[0]
             problem = problem or UnsatisfiableSchema("", "no value was found that meets all of it")
         except UnsatisfiableSchema as error:
-            problem = problem or error
+            problem = problem or error  # of the last check
         except WorkSpent:
-            raise UnsatisfiableSchema(schema_place(writer.place), "finding a value takes too much work",
-                                      spent=True) from None
+            problem = UnsatisfiableSchema(schema_place(writer.place), "finding a value takes too much work", spent=True)
+            if work < SCHEMA_WORK:
+                break                   # with more there may be one that has its formats
         except RecursionError:
-            raise UnsatisfiableSchema(schema_place(writer.place[:40]), "it is nested too deeply") from None
+            problem = UnsatisfiableSchema(schema_place(writer.place[:40]), "it is nested too deeply")
+            break
         if not (writer.met_format or writer.checker.format_failed):
             break
-    raise problem
+    if second:
+        return second[-1]               # for those who take formats as notes, as the specification does
+    raise problem from None

@@ -10,7 +10,7 @@ from api_common import ApiError, TakesLong
 from backends.contract import Backend, Finish, ReasoningDelta, TextDelta, TextRun, Usage
 from backends.script_match import RequestView, tell_fact
 from backends.script_reply import LONG_REPLY_CHARS, CallPart, Telling, TextPart, cut_steps
-from backends.simulated import laid_out, plan_due, sub_digest
+from backends.simulated import laid_out, plan_due, spoken_runs, sub_digest
 
 
 class ScriptedBackend(Backend):
@@ -170,7 +170,7 @@ class ScriptedBackend(Backend):
         end_s = dues[max(0, count - 1)]
         if not count:
             return [(end_s, Finish(reason))], 0, 0
-        return [(dues[0], TextRun(pieces, escapes, dues)), (end_s, Finish(reason))], count, 0
+        return spoken_runs(TextRun(pieces, escapes, dues)) + [(end_s, Finish(reason))], count, 0
 
     def _choice(self, reply, telling, digest, choice):
         """(plan without Usage, tokens, reasoning tokens) of one choice."""

@@ -14,7 +14,6 @@ from random import Random
 from api_common import ApiError, TakesLong
 from backends.builtin_tools import fill_includes, place_citations, plan_builtins
 from backends.clocks import Simulation
-from backends.content import Prose
 from backends.contract import (Backend, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun,
                                ToolCallDelta, Usage)
 from backends.latency import Distribution
@@ -22,6 +21,8 @@ from backends.prefix_cache import PrefixCache
 from backends.profiles import load_profile
 from backends.schema_check import UnsatisfiableSchema
 from backends.schema_values import SCHEMA_WORK, generate_value
+from backends.text_sources import EchoText, make_prose, make_text
+from backends.token_cutter import TokenCutter
 from backends.tool_choice import choose_tool
 
 SEEN_HASHES = 65536                 # how many request hashes are counted; the oldest go first
@@ -91,10 +92,12 @@ class DrawSource:
 
 
 class SimulatedBackend(Backend):
-    """Speaks prose, values that fit a schema, and tool calls, at drawn times.
+    """Speaks text, values that fit a schema, and tool calls, at drawn times.
 
     clock: a ClockModel. tokenizer: cuts what is not prose into tokens. lengths: of answers that no
-    limit cuts, in tokens: a Distribution, or a number. engine: an Engine, or None. auto_tool_rate: how often `auto` calls a tool; None for the rule of tool_choice.py.
+    limit cuts, in tokens: a Distribution, or a number. engine: an Engine, or None. text: what is said, of TEXT_MODES or
+    file:PATH (ValueError when that cannot be read). auto_tool_rate: how often `auto` calls a tool; None for the rule of
+    tool_choice.py.
     builtin_tool_rate: how often it calls each built-in one. refusal_rate: how often it refuses.
     cache: a PrefixCache, or None.
     """
@@ -104,7 +107,7 @@ class SimulatedBackend(Backend):
     speed = ""                      # how fast it is, in a few words
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
-                 builtin_tool_rate=0.0, engine=None, cache=None):
+                 builtin_tool_rate=0.0, engine=None, cache=None, text="prose"):
         self._clock = clock
         self._tokenizer = tokenizer
         self._lengths = lengths if lengths.__class__ is Distribution else Distribution("constant", lengths)
@@ -115,7 +118,10 @@ class SimulatedBackend(Backend):
         self._builtin_tool_rate = builtin_tool_rate
         self._cache = cache
         self._draws = DrawSource(seed)
-        self._prose = Prose()
+        self._cutter = TokenCutter(tokenizer)
+        self._prose = make_prose(tokenizer, self._cutter)
+        self._echoes = text == "echo"
+        self._text = make_text(text, self._cutter, self._prose)
 
     @classmethod
     def from_settings(cls, settings, tokenizer):
@@ -124,7 +130,7 @@ class SimulatedBackend(Backend):
         cache = PrefixCache(settings.cache_block_tokens, settings.cache_blocks, tokenizer) \
             if settings.cache_blocks else None
         backend = cls(simulation.clock, tokenizer, simulation.lengths, settings.seed, settings.auto_tool_rate,
-                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache)
+                      settings.refusal_rate, settings.builtin_tool_rate, simulation.engine, cache, settings.text)
         backend.profile, backend.speed = profile, simulation.words()
         return backend
 
@@ -162,16 +168,13 @@ class SimulatedBackend(Backend):
             request.prefill_s = self._clock.prefill_s(request.history.tokens - cached)
         if plain:
             try:
-                run, reason = self._text_run(request, digest, 0)
+                plan, count = self._text_run(request, digest, 0)
             except TakesLong:
                 self._draws.undo(request)
                 raise
-            count = len(run.pieces)
-            end = run.dues[count - 1]
-            request.ttft_s = run.dues[0]
+            request.ttft_s = plan[0][0]
             request.held_tokens = request.history.tokens + count
-            plan = [(run.dues[0], run), (end, _FINISHES[reason]),
-                    (end, Usage(request.history.tokens, count, 0, cached))]
+            plan.append((plan[-1][0], Usage(request.history.tokens, count, 0, cached)))
             if found is not None:
                 self._cache.keep(found, ((0, plan),), request.breathe)
             return plan
@@ -205,7 +208,7 @@ class SimulatedBackend(Backend):
         return self._clock.dues(max(1, count), digest, request.prefill_s)
 
     def probabilities(self, request, digest):
-        return TokenProbabilities(digest, self._prose.words(), request.logprobs)
+        return TokenProbabilities(digest, self._text.words(), request.logprobs)
 
     # ---- its own ------------------------------------------------------------------------------
 
@@ -213,6 +216,8 @@ class SimulatedBackend(Backend):
         """Whether the plan would hold up the loop: it takes some 0.5 us a token, 2 with several choices."""
         if not request.ignore_eos or request.max_tokens is None:
             tokens = max(self._output_tokens, request.min_tokens)
+            if self._echoes:
+                tokens = max(len(request.history.last_user_text), request.min_tokens)
         else:
             tokens = request.max_tokens
         if request.logprobs is not None:        # some 2 us for each alternative of each token
@@ -252,10 +257,8 @@ class SimulatedBackend(Backend):
         if spec is None and not reasoning and not request.stop and request.logprobs is None \
                 and request.output_format is None and not self._refusal_rate and not request.banned \
                 and request.echo is None and request.max_tokens != 0:
-            run, reason = self._text_run(request, digest, choice)
-            count = len(run.pieces)
-            finish = _FINISHES[reason] if not choice else Finish(reason, choice)
-            return [(run.dues[0], run), (run.dues[count - 1], finish)], count, 0
+            plan, count = self._text_run(request, digest, choice)
+            return plan, count, 0
         body, reason = self._body(request, digest, choice, spec, reasoning)
         limit = request.max_tokens
         if limit is not None and reasoning + len(body) > limit:
@@ -316,21 +319,31 @@ class SimulatedBackend(Backend):
             pieces, reason = self._tokenizer.split(text), "stop"
         else:
             room = None if request.max_tokens is None else max(0, request.max_tokens - reasoning)
-            count, reason = self._length(request, digest, room)
-            pieces, _ = self._prose.pieces(digest, count, reason == "stop")
+            text = self._echo(request, room) if self._echoes else self._text
+            count, reason = self._length(request, digest, room, text.natural)
+            pieces, _ = text.pieces(digest, count, reason == "stop")
             if request.banned:
-                pieces = self._without(pieces, request.banned)
+                pieces = self._without(pieces, request.banned, text, digest)
         if request.stop:
             pieces, stopped = cut_at_stop(pieces, request.stop)
             if stopped:
                 reason = "stop"
         return self.text_deltas(request, digest, choice, pieces), reason
 
-    def _without(self, pieces, banned):
-        """Prose with another word of its own in place of each banned one."""
-        words = [word for word in self._prose.words() if word not in banned and word[0] == " "] or [" -"]
-        return [piece if piece not in banned else words[at % len(words)].lstrip() if not at
-                else words[at % len(words)] for at, piece in enumerate(pieces)]
+    def _echo(self, request, limit):
+        """The source of --text echo; where the user said nothing, it is prose."""
+        said = request.history.last_user_text
+        return EchoText(said, self._cutter, limit, request.breathe) if said else self._prose
+
+    def _without(self, pieces, banned, text, digest):
+        """As many tokens without the banned ones: other words of the text stand in their place."""
+        if banned.isdisjoint(pieces):
+            return pieces
+        made = self._cutter.without(pieces, banned, text.words())
+        if made is None:                # such as Chinese, where hardly a word fits beside another: plain prose
+            pieces, _ = self._prose.pieces(digest, len(pieces), True)
+            made = self._cutter.without(pieces, banned, self._prose.words())
+        return made or [piece if piece not in banned else " -" for piece in pieces]
 
     def text_deltas(self, request, digest, choice, pieces):
         if request.logprobs is None:
@@ -356,7 +369,9 @@ class SimulatedBackend(Backend):
     def _value(self, output_format, digest, request):
         """A value for json_object or json_schema."""
         if output_format.kind == "json_object":
-            pieces, _ = self._prose.pieces(digest, 12, True)
+            if self._echoes and request.history.last_user_text:
+                return {"answer": request.history.last_user_text}
+            pieces, _ = self._text.pieces(digest, 12, True)
             return {"answer": "".join(pieces)}
         return _satisfying(output_format.schema, digest, request, output_format.place)
 
@@ -365,7 +380,8 @@ class SimulatedBackend(Backend):
         if spec.kind == "custom":
             text = self._custom_input(spec, digest, request)
         else:
-            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True)
+            value = _satisfying(_object_schema(spec.parameters), digest, request, spec.place, sparse=True,
+                                about="%s %s" % (spec.name, spec.description or ""))
             text = _compact_json(value)
         deltas = [ToolCallDelta(0, "", None, spec.name, spec.kind, choice, spec.namespace)]
         deltas += [ToolCallDelta(0, piece, None, None, spec.kind, choice)
@@ -390,22 +406,31 @@ class SimulatedBackend(Backend):
         plan = [(dues[0], ReasoningDelta("", "summary", choice))]
         if request.reasoning_items == "summary":
             count = max(1, min(reasoning, 8 + reasoning // 8))
-            pieces, _ = self._prose.pieces(sub_digest(digest, 5), count, True)
+            pieces, _ = self._text.pieces(sub_digest(digest, 5), count, True)
             plan += [(dues[number * reasoning // count], ReasoningDelta(piece, "summary", choice))
-                     for number, piece in enumerate(pieces)]
+                     for number, piece in enumerate(pieces) if piece]
         return plan
 
     def _text_run(self, request, digest, choice):
-        count, reason = self._length(request, digest, request.max_tokens)
-        pieces, escapes = self._prose.pieces(digest, count, reason == "stop")
-        return TextRun(pieces, escapes, self._clock.dues(count, digest, request.prefill_s), choice), reason
+        """(plan of text alone without Usage, its tokens)."""
+        text = self._echo(request, request.max_tokens) if self._echoes else self._text
+        count, reason = self._length(request, digest, request.max_tokens, text.natural)
+        pieces, escapes = text.pieces(digest, count, reason == "stop")
+        dues = self._clock.dues(count, digest, request.prefill_s)
+        finish = (dues[count - 1], _FINISHES[reason] if not choice else Finish(reason, choice))
+        if text.has_silent:
+            return spoken_runs(TextRun(pieces, escapes, dues, choice)) + [finish], count
+        return [(dues[0], TextRun(pieces, escapes, dues, choice)), finish], count
 
-    def _length(self, request, digest, limit):
-        """How many tokens of prose, and why it ends: "stop" by itself, "length" at the limit."""
+    def _length(self, request, digest, limit, natural):
+        """How many tokens of text, and why it ends: "stop" by itself, "length" at the limit.
+
+        natural: how many the text has by itself, or None for as many as are drawn.
+        """
         if limit is not None and request.ignore_eos:
             return limit, "length"
-        count = self._output_tokens
-        if not self._lengths.constant:
+        count = self._output_tokens if natural is None else natural
+        if natural is None and not self._lengths.constant:
             count = round(self._lengths.sampler(Random(int.from_bytes(digest, "little")))())
         count, reason = max(1, count, request.min_tokens), "stop"
         if limit is not None and count > limit:
@@ -463,11 +488,11 @@ def _probability(token, share):
             "bytes": list(token.encode("utf-8", "surrogatepass"))}
 
 
-def _satisfying(schema, digest, request, place, sparse=False):
+def _satisfying(schema, digest, request, place, sparse=False, about=""):
     work = SCHEMA_WORK if request.breathe is not None else INLINE_SCHEMA_WORK
     try:
         return generate_value(schema, Random(int.from_bytes(digest, "big")), request.history.last_user_text, work,
-                              sparse)
+                              sparse, about)
     except UnsatisfiableSchema as exc:
         if exc.spent and request.breathe is None:
             raise TakesLong()
@@ -491,6 +516,17 @@ def _compact_json(value):
 
 def sub_digest(digest, number):
     return blake2b(digest + b"%d" % number, digest_size=16).digest()
+
+
+def spoken_runs(run):
+    """The same of a TextRun: [(due_s, run)], or [] when it says nothing. run: pieces may be empty."""
+    if "" not in run.pieces:
+        return [(run.dues[0], run)]
+    said = [entry for entry in zip(run.pieces, run.escapes, run.dues) if entry[0]]
+    if not said:
+        return []
+    pieces, escapes, dues = map(list, zip(*said))
+    return [(dues[0], TextRun(pieces, escapes, dues, run.choice))]
 
 
 def laid_out(plan):

@@ -122,7 +122,7 @@ ROOMS = {
     "faults": {"api_common"}, "fault_room": {"api_common", "faults", "responses_request", "transport"},
     "runs": {"api_common", "backends", "faults", "observe", "state", "transport"}, "state": {"api_common", "state"},
     "transport": {"api_common", "transport", "observe"}, "observe": {"api_common", "observe"},
-    "settings": {"api_common", "faults"},
+    "settings": {"api_common", "backends", "faults"},
     "api_tools": {"api_common", "backends"},
     "background": {"api_common", "backends", "transport"},
     "gateway_requests": {"api_common", "backends", "runs"},

@@ -219,6 +219,20 @@ class RecordedTest(CacheServerTest):
         return texts
 
 
+class SilentTokensCacheTest(CacheServerTest):
+
+    def make_backend(self):
+        return SimulatedBackend(ClockModel(0.0, 0.0), ApproxTokenizer(), 60, text="emoji",
+                                cache=PrefixCache(BLOCK, 4000, ApproxTokenizer(), 4000))
+
+    def test_an_answer_of_which_some_tokens_have_no_text_is_read_again_as_it_was_said(self):
+        before = self.respond(words(40))
+        for turn in range(4):
+            after = self.respond(words(30, turn), previous_response_id=before["id"])
+            self.assert_chained(before, after)
+            before = after
+
+
 @every_form
 class ResponseCacheTest(RecordedTest):
 

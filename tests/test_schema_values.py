@@ -522,7 +522,7 @@ class SameTest(unittest.TestCase):
             {"type": "string", "pattern": pattern} for pattern in PATTERNS]
         texts = [json.dumps(generate_value(schema, random.Random(seed), "From Rome to Oslo"))
                  for schema in schemas for seed in range(4)]
-        self.assertEqual(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16], "71274532ba774b90")
+        self.assertEqual(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16], "23e47825c279ad6e")
 
     def test_the_schema_is_not_changed(self):
         before = json.dumps(TREE)

@@ -540,6 +540,16 @@ class ReplyTest(unittest.TestCase):
         choice, response = self.both(text)
         self.assertEqual((choice["message"]["content"], response_text(response)), (text, text))
 
+    def test_a_token_without_text_of_its_own_is_counted_and_says_nothing(self):
+        desk = ScriptDesk({"reply": "so \U0001f9a9"})      # of four tokens, three of them the bird's
+        body = desk.chat(stream=True, stream_options={"include_usage": True})
+        self.assertEqual(body.count(b'"content":""'), 1, "only the role's content is empty")
+        self.assertIn(b'"completion_tokens":4', body)
+        self.assertNotIn(b'"delta":""', desk.respond(stream=True))
+        cut = desk.chat(max_tokens=3)
+        self.assertEqual((cut["choices"][0]["message"]["content"], cut["choices"][0]["finish_reason"],
+                          cut["usage"]["completion_tokens"]), ("so", "length", 3))
+
     def test_no_text(self):
         choice, response = self.both({"text": ""})
         self.assertEqual((choice["message"]["content"], response["output"]), ("", []))

@@ -31,6 +31,7 @@ VALUES = {
     "store": (("sqlite:a.db", "sqlite:a.db"), ("sqlite:b.db", "sqlite:b.db"), ("sqlite:c.db", "sqlite:c.db")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
+    "text": (("echo", "echo"), ("emoji", "emoji"), ("file:a.txt", "file:a.txt")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
     "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
     "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),

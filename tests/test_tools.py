@@ -528,9 +528,12 @@ class ReasoningPlanTest(unittest.TestCase):
         self.assertEqual((reason_of(plan), plan[-1][1].completion_tokens), ("length", 35))
 
 
-# Small, and looking for a value takes a good part of a second before it is given up: it holds itself.
-HOSTILE = {"type": "object", "properties": {"b": {"type": "array", "items": {"$ref": ""}, "minItems": 1, "maxItems": 2,
-                                                  "uniqueItems": True}}, "required": ["b"], "additionalProperties": False}
+# Small, and looking for a value takes a second or so before it is given up: what cannot be made is tried again at each
+# level, as another branch might do.
+HOSTILE = {"type": "string", "pattern": "^ab?$", "minLength": 3}
+for _ in range(6):
+    HOSTILE = {"type": "object", "properties": {"b": HOSTILE}, "required": ["b"],
+               "anyOf": [{"properties": {"c": {"type": kind}}} for kind in ("string", "integer", "boolean")]}
 
 
 def wide_schema(count):
