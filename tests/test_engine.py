@@ -356,7 +356,7 @@ class EngineTest(EngineFixture):
         def completion(prompts, n):
             history = History(1, b"x", "x", list)
             batch = BatchRequest([GenerationRequest("m", history, n=n) for _ in range(prompts)])
-            return Completion(batch, Refusing(), None, Metrics(), self.fail)
+            return Completion(batch, Refusing(), Assembler(), Metrics(), self.fail)
         failing = completion(1, 4)
         with self.assertRaises(TakesLong):
             failing.planned()
