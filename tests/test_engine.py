@@ -15,7 +15,7 @@ from backends.engine import Engine, LoadCurve, Seat, knee_curve
 from backends.latency import ClockModel, Distribution, flag_distribution, read_distribution, read_samples
 from observe.metrics import Lateness, Metrics
 from observe.trace import TimingError, TimingTrace, lateness_summary
-from runs import Completion
+from runs import Assembler, Completion
 from server import MockTurtleServer
 from settings import Settings
 from tests.support import FakeClock, LiveServerTest, QuietTestCase, every_form, wait_until
