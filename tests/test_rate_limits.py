@@ -161,6 +161,7 @@ class LimitsLiveTest(LiveServerTest):
         self.assertEqual(self.request("POST", "/v1/chat/completions", dict(CHAT, max_tokens=900)).status, 429)
         client.close()
         self.wait_for_count("disconnects", 1)
+        wait_until(lambda: self.server.limits.headers("127.0.0.1")[1][1] > 910, "the settling")
         client = self.connect()
         client.send_request("POST", "/v1/chat/completions", dict(CHAT, max_tokens=900))
         self.assertIsNotNone(backend.next())
