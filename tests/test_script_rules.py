@@ -84,7 +84,7 @@ class MistakesTest(unittest.TestCase):
         ({"match": {"format": "json"}}, "match.format"), ({"match": {"stream": 1}}, "match.stream"),
         ({"match": {"images": "yes"}}, "match.images"), ({"match": {"turn": 1.5}}, "match.turn"),
         ({"match": {"turn": True}}, "match.turn"), ({"match": {"turn": {}}}, "match.turn"),
-        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"matched": {"least": 1}}},
+        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"turn": {"min": 3, "max": 1}}}, "match.turn"), ({"match": {"matched": {"least": 1}}},
             "match.matched.least"),
         ({"match": {"metadata": {}}}, "match.metadata"), ({"match": {"metadata": "a"}}, "match.metadata"),
         ({"match": {"metadata": {"a": 1}}}, "match.metadata.a"), ({"match": {"header": {"x-a": {}}}},
