@@ -14,11 +14,13 @@ from api_common import ApiError, shown
 
 MAX_FAULT_MS = 3600000.0            # nothing stalls for longer than an hour
 FAULTS_AT_ONCE = 20                 # of one request, and in one list
+FAULT_TEXT_CHARS = 12000            # of one text; it is looked through from each ";"
 BODIES_COUNTED = 10000              # how many different bodies a rate tells apart; the oldest go first
 
 _FAULT_TEXT = re.compile(r"\s*([A-Za-z_]+)\s*(?::(.*))?\Z", re.DOTALL)
 _FAULT_PAIR = re.compile(r'\s*([A-Za-z_]+)\s*=\s*("[^"]*"|[^,"]*)\s*(?:,|\Z)')
 _FAULT_SPLIT = re.compile(r';(?=(?:[^"]*"[^"]*")*[^"]*\Z)')
+_FAULT_INTEGER = re.compile(r"-?[0-9]{1,11}\Z")
 _GATE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _GATE_TEXT = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*(?:@\s*([0-9]{1,9})\s*)?\Z")
 
@@ -28,7 +30,7 @@ _GATE_TEXT = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*(?:@\s*([0-9]{1,9})\s*)?\Z
 
 def _fault_integer(low, high=None):
     def read(value):
-        if value.__class__ is str and value.lstrip("-").isdigit() and len(value) < 12:
+        if value.__class__ is str and _FAULT_INTEGER.match(value):
             value = int(value)
         if value.__class__ is not int or value < low or high is not None and value > high:
             raise ValueError("an integer of %s%d%s" % (("at least ", low, "") if high is None
@@ -213,6 +215,8 @@ def read_faults(value, standing=False):
     elif value.__class__ is dict:
         found = _read_fault_object(value, standing)
     elif value.__class__ is str:
+        if len(value) > FAULT_TEXT_CHARS:
+            raise ValueError("a text of %d characters; at most %d are allowed" % (len(value), FAULT_TEXT_CHARS))
         found = [fault for part in _FAULT_SPLIT.split(value) if part.strip() for fault in _read_fault_text(part, standing)]
         if not found:
             raise ValueError("a fault is expected, as in 'cut:event=3'; the kinds are %s" % ", ".join(FAULT_KINDS))

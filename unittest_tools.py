@@ -389,6 +389,9 @@ class MockTurtleTools:
         """
         self._answers_all = None
         self._gates_named = 0
+        settings = self.server.settings         # a control call may have changed these two
+        self.server.journal.resize(settings.journal)
+        self.server.gates.timeout_s = settings.gate_timeout_s
         self.server.reset(True)
 
     # ---- what it is to do ---------------------------------------------------------------------

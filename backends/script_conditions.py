@@ -175,6 +175,9 @@ class ConditionReader:
             if not value:
                 self.check.add(path, "empty: it has min, max or both")
             return None
+        if len(keys) == 2 and value["min"] > value["max"]:
+            self.check.add(path, "never holds: min is above max")
+            return None
         return NumberCondition(value.get("min"), value.get("max"))
 
     def _flag(self, value, path):

@@ -11,6 +11,9 @@ from backends.schema_regex import PatternParser
 REGEX_TEXT_CHARS = 20000            # of a text are searched
 REGEX_MOST_CHARS = 2000             # of an expression
 
+_REGEX_FEW = 8                      # rounds of a repeat, with which a text can be divided in bearably many ways
+_REGEX_MOST_WORDS = 100             # alternatives that are compared with each other
+
 # Characters that stand for all others when two classes are laid over each other.
 _REGEX_SAMPLE = [chr(code) for code in range(256)] + ["\u0436", "\u4e2d", "\u2028", "\U0001f600"]
 _REGEX_ODD = re.compile(r"\\[0-9N]")     # escapes that `re` reads in another way than PatternParser
@@ -81,8 +84,8 @@ def _needed(node):
 def unsafe_regex(pattern):
     """Why an expression may take for ever on a text that nearly matches, in words; None when nothing says so.
 
-    It finds what repeats in a repeat in such a way that one text can be cut in two ways, and alternatives that
-    are the same character. Raises PatternError for what it cannot read.
+    It finds what repeats in a repeat in such a way that one text can be cut in two ways, alternatives of which one
+    text can be made in two ways, and what may be nothing, many times. Raises PatternError for what it cannot read.
     """
     return _unsafe_node(PatternParser(pattern).parse(), False)
 
@@ -91,9 +94,14 @@ def _unsafe_node(node, repeated):
     """repeated: whether the node is repeated without a bound."""
     if node.kind == "repeat":
         body = node.parts[0]
-        endless = node.high is None or node.high > 20
+        endless = _endless(node)
         if endless and _grows(body) and _meets_itself(body):
             return "a repeat within a repeat that can divide a text in many ways, such as (a+)+"
+        if endless and node.high is not None and not body.width:
+            return "a counted repeat of what may be nothing, such as (a?){30}"
+        words = _words(body) if endless else None
+        if words is not None and len(words) > 1 and _two_ways(words):
+            return "alternatives within a repeat of which a text can be made in two ways, such as (a|aa)*"
         return _unsafe_node(body, repeated or endless)
     if node.kind == "alt" and repeated:
         singles = [part.chars for part in node.parts if part.kind == "set"]
@@ -107,9 +115,68 @@ def _unsafe_node(node, repeated):
     return None
 
 
+def _endless(node):
+    """Whether a repeat has so many rounds that they may as well be without a bound."""
+    return node.high is None or node.high > _REGEX_FEW
+
+
+def _words(node):
+    """All that a node matches, where that is a few sequences of sets: a list of tuples of frozensets. Else None."""
+    if node.kind == "set":
+        return [(frozenset(char for char in _REGEX_SAMPLE if node.chars.has(char)),)]
+    if node.kind == "group":
+        return _words(node.parts[0])
+    if node.kind == "repeat":
+        inner = _words(node.parts[0]) if not _endless(node) else None
+        rounds = [] if inner is None else [[inner] * count for count in range(node.low, node.high + 1)]
+        found = [_words_joined(each) for each in rounds]
+    elif node.kind == "seq":
+        return _words_joined([_words(part) for part in node.parts])
+    elif node.kind == "alt":
+        found = [_words(part) for part in node.parts]
+    else:
+        return None                     # an anchor, a look around, a reference
+    if not found or None in found or sum(map(len, found)) > _REGEX_MOST_WORDS:
+        return None
+    return [word for each in found for word in each]
+
+
+def _words_joined(lists):
+    """The words of several lists behind each other, or None when one is None or they are too many."""
+    found = [()]
+    for each in lists:
+        if each is None or len(found) * len(each) > _REGEX_MOST_WORDS:
+            return None
+        found = [one + other for one in found for other in each]
+    return found
+
+
+def _two_ways(words):
+    """Whether some text is made of these words in two ways: Sardinas and Patterson's test, with sets for letters."""
+    words = [word for word in words if word]
+    waiting = [word[len(other):] for at, word in enumerate(words) for number, other in enumerate(words)
+               if at != number and len(other) <= len(word) and _agree(word, other)]
+    seen = set()
+    while waiting:
+        rest = waiting.pop()            # what one way has more than the other
+        if not rest:
+            return True
+        if rest in seen:
+            continue
+        seen.add(rest)
+        waiting += [rest[len(word):] if len(word) <= len(rest) else word[len(rest):] for word in words
+                    if _agree(word, rest)]
+    return False
+
+
+def _agree(one, other):
+    """Whether two sequences of sets can be the same as far as both go."""
+    return not any(a.isdisjoint(b) for a, b in zip(one, other))
+
+
 def _grows(node):
     """Whether something in it repeats without a bound."""
-    if node.kind == "repeat" and (node.high is None or node.high > 20):
+    if node.kind == "repeat" and _endless(node) and node.high != node.low:
         return True
     return node.kind != "look" and any(_grows(part) for part in node.parts)
 
@@ -126,7 +193,7 @@ def _edge_sets(node, last):
     if node.kind == "set":
         return [(node.chars, False)]
     if node.kind == "repeat":
-        endless = node.high is None or node.high > 20
+        endless = _endless(node)
         return [(chars, endless or inner) for chars, inner in _edge_sets(node.parts[0], last)]
     if node.kind == "alt":
         return [entry for part in node.parts for entry in _edge_sets(part, last)]

@@ -5,13 +5,16 @@ worked out when somebody reads it. An entry is there as soon as its answer goes 
 finds it. begin() and end() run on the loop's, a worker's or a connection's thread, the rest on any.
 """
 import json
+import re
 from collections import deque
 from itertools import count
 
 JOURNAL_BODY_BYTES = 65536          # of a request's body, unless more is asked for
 JOURNAL_ANSWER_BYTES = 16384        # of an answer that is not streamed
 
-_SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"))
+# Names, as clients and the proxies before them have them, of headers and of what stands in a query
+_SECRET_HEADER = re.compile(r"authorization|cookie|secret|password|api-?key|(?:auth|access|security|csrf)-token")
+_SECRET_QUERY = re.compile(r"(?i)((?:^|&)(?:[\w-]*api[-_]?key|key|[\w-]*token|[\w-]*secret|password|sig)=)[^&]*")
 
 
 class JournalEntry:
@@ -94,8 +97,8 @@ class JournalEntry:
         counted = self.counted
         told = {
             "id": self.id, "object": "request", "time": int(self.time * 1e6) / 1e6, "method": self.method,
-            "path": masked(self.path), "query": masked(self.query_text),
-            "headers": {name: "***" if name in _SECRET_HEADERS else masked(value)
+            "path": masked(self.path), "query": masked(_SECRET_QUERY.sub(r"\1***", self.query_text)),
+            "headers": {name: "***" if _SECRET_HEADER.search(name) else masked(value)
                         for name, value in self.headers.items()},
             "body": body, "body_bytes": self.body_size, "model": self.model, "rule": self.rule,
             "connection": "%s:%d" % tuple(self.connection[:2]), "status": self.status, "streamed": self.streamed,

@@ -153,11 +153,17 @@ def _truncated(entries):
                 break
 
 
+def _previous_id(entry):
+    """What a request goes on from, or None; a body that was refused may have anything there."""
+    id = entry.request().get("previous_response_id")
+    return id if id.__class__ is str else None
+
+
 def _tool_calls(entries):
     answered_by = {entry.response_id: entry for entry in entries if entry.response_id is not None}
     for entry in entries:
         calls, outputs, orphans, open_calls = _calls_of(entry)
-        before = answered_by.get(entry.request().get("previous_response_id"))
+        before = answered_by.get(_previous_id(entry))
         known_before = set() if before is None else set(before.call_ids)
         if before is not None and not (before.left or before.cut_off):
             open_calls |= known_before - outputs
@@ -197,7 +203,8 @@ def _calls_of(entry):
 
 
 def _made_calls(item):
-    if item.get("type") in _CALL_TYPES:
+    kind = item.get("type")
+    if kind.__class__ is str and kind in _CALL_TYPES:
         ids = [item.get("call_id")]
     else:
         made = item.get("tool_calls")
@@ -209,10 +216,10 @@ def _histories(entries):
     """What the server keeps is sent to it once more, and counts twice."""
     answered_by = {entry.response_id: entry for entry in entries if entry.response_id is not None}
     for entry in entries:
-        id = entry.request().get("previous_response_id")
-        before = answered_by.get(id)
-        if id.__class__ is not str:
+        id = _previous_id(entry)
+        if id is None:
             continue
+        before = answered_by.get(id)
         tail = id.partition("_")[2]
         sent = any(item.get("id").__class__ is str and len(tail) >= 16 and tail in item["id"] and "role" in item
                    for item in _input_items(entry))

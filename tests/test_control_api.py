@@ -198,12 +198,14 @@ class SecretsTest(LiveServerTest):
 
     def test_keys_and_cookies_are_never_told(self):
         headers = {"Authorization": "Bearer " + SECRET}
-        self.request("POST", "/v1/chat/completions?key=" + SECRET, dict(CHAT, user=SECRET),
-                     dict(headers, **{"api-key": "other", "Cookie": "a=b", "X-Api-Key": "third"}))
+        self.request("POST", "/v1/chat/completions?key=%s&api-version=1&API-Key=fourth&access_token=fifth" % SECRET, dict(CHAT, user=SECRET),
+                     dict(headers, **{"api-key": "other", "Cookie": "a=b", "X-Api-Key": "third",
+                                "X-Goog-Api-Key": "sixth", "X-Auth-Token": "seventh"}))
         text = self.request("GET", "/_mockturtle/requests", headers=headers).text
-        for secret in (SECRET, "other", "a=b", "third"):
+        for secret in (SECRET, "other", "a=b", "third", "fourth", "fifth", "sixth", "seventh"):
             self.assertNotIn(secret, text)
         self.assertIn('"authorization":"***"', text)
+        self.assertIn("&api-version=1&", text)
         self.assertNotIn(SECRET, self.request("GET", "/_mockturtle/settings", headers=headers).text)
 
 

@@ -66,7 +66,8 @@ class ReadingTest(unittest.TestCase):
             ("without", "needs 'field'"), ("gate", "needs 'name'"), ("gate:name=a b", "letters, digits"),
             ("error:rate=0.5", "only faults that stand at the server"), ({"event": 3}, "a fault needs a 'kind'"),
             (3, "a text or an object"), ([["cut"], 3], "a text or an object"), ("!", "kind:key=value"),
-            (["close"] * 21, "at most 20"))
+            (["close"] * 21, "at most 20"), ("cut:event=--5", "an integer of at least 1, not '--5'"),
+            ("cut:event=\u00b2", "an integer of at least 1"), (";" * 100000, "at most 12000"))
         for value, wanted in cases:
             with self.subTest(value=value):
                 self.assertIn(wanted, refusal(value))

@@ -171,6 +171,10 @@ class StreamFaultTest(FaultTest):
         events = self.respond("repeated:event=5,count=3").events()
         self.assertEqual([event.data["sequence_number"] for event in events[3:8]], [3, 4, 4, 4, 5])
 
+    def test_faults_that_repeat_each_other_do_not_grow_without_a_bound(self):
+        events = self.respond(";".join(["repeated:event=5,count=100"] * 20)).events()
+        self.assertEqual(sum(event.data["sequence_number"] == 4 for event in events[:-1]), 200)
+
     def test_reordered(self):
         numbers = [event.data["sequence_number"] for event in self.respond("reordered:event=5").events()[:-1]]
         self.assertEqual(numbers[:7], [0, 1, 2, 3, 5, 4, 6])

@@ -84,7 +84,7 @@ class MistakesTest(unittest.TestCase):
         ({"match": {"format": "json"}}, "match.format"), ({"match": {"stream": 1}}, "match.stream"),
         ({"match": {"images": "yes"}}, "match.images"), ({"match": {"turn": 1.5}}, "match.turn"),
         ({"match": {"turn": True}}, "match.turn"), ({"match": {"turn": {}}}, "match.turn"),
-        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"matched": {"least": 1}}},
+        ({"match": {"turn": {"min": "1"}}}, "match.turn.min"), ({"match": {"turn": {"min": 3, "max": 1}}}, "match.turn"), ({"match": {"matched": {"least": 1}}},
             "match.matched.least"),
         ({"match": {"metadata": {}}}, "match.metadata"), ({"match": {"metadata": "a"}}, "match.metadata"),
         ({"match": {"metadata": {"a": 1}}}, "match.metadata.a"), ({"match": {"header": {"x-a": {}}}},
@@ -257,10 +257,12 @@ class RegexTest(unittest.TestCase):
 
     UNSAFE = ("(a+)+", "(a+)+$", "(a*)*", "([a-z]+)*x", "(a|a)*", "(.*)*", "(.+)+x", r"(\w+\s?)*$", r"(\d+)+",
               "((a+)b?)+",
-              "(a{1,50})+", "(?:a+|b+)+", "(x+x+)+y", r"(\s*\w*)*!")
+              "(a{1,50})+", "(?:a+|b+)+", "(x+x+)+y", r"(\s*\w*)*!",
+              "(a|aa)+$", "(a|ab|b)*c", "((a)|(a))*b", "(?:a|a?)+b", "(?:(?:a|b)|a)+", "(a{1,20}){1,20}$", "(a?){30}a{30}")
     SAFE = ("a+", "a+b+", "(ab)+", r"(\d+,)+", r"(\w+\s)+x", ".*a.*b", "(foo|bar)*", r"^(\d{3}-)+\d{4}$", "(a|b)*",
             "(a+)?",
-            r"(?i)weather in (?P<city>\w+)", r"(.|\n)*", "x{3}", r"(?=a+)b", r"\b\w+\b", "(a+b+)+")
+            r"(?i)weather in (?P<city>\w+)", r"(.|\n)*", "x{3}", r"(?=a+)b", r"\b\w+\b", "(a+b+)+",
+            "(foo|fox)+$", "(no|now)+$", r"(?:\r\n|\n)+$", r"(\d{1,3}\.){3}\d", r"(?:\w|\s)+$", "(?:[a-z]+ ){1,10}x")
 
     def test_what_may_take_for_ever_is_found_before_it_is_used(self):
         for pattern in self.UNSAFE:

@@ -413,6 +413,13 @@ class ResetTest(MockCase):
                 self.assertEqual(say(), "Once.")
                 self.assertEqual(mock.server.store.get(stored["id"]).id, stored["id"])
 
+    def test_what_a_control_call_has_set_is_as_it_was_started(self):
+        with MockTurtle(journal=7, gate_timeout_s=20) as mock:
+            post("/_mockturtle/settings", {"journal": 0, "gate_timeout_s": 0.5})
+            self.assertEqual((mock.server.journal.size, mock.server.gates.timeout_s), (0, 0.5))
+            mock.reset()
+            self.assertEqual((mock.server.journal.size, mock.server.gates.timeout_s), (7, 20))
+
     def test_a_backend_of_ones_own_takes_no_rules_and_need_not_know_reset(self):
         class Bare:
             blocking = True

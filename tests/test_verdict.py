@@ -198,6 +198,17 @@ class HistoryTest(unittest.TestCase):
         self.assertEqual(kinds(entry(1, body={"input": [{"role": "assistant", "content": "The sea is deep."}]})), [])
 
 
+class OddBodiesTest(unittest.TestCase):
+
+    def test_a_body_that_was_refused_for_its_types_has_no_say(self):
+        odd = {"a": []}
+        bodies = [{"model": odd, "previous_response_id": value, "conversation": value,
+                   "input": [{"type": value, "id": value, "role": value, "call_id": value, "content": [value],
+                              "tool_calls": [value], "tool_call_id": value}]} for value in (odd, [odd], 3, None)]
+        asked = [entry(number, 100 * number, body, 400) for number, body in enumerate(bodies)]
+        self.assertEqual(kinds(*asked, entry(9, 900, ASK, response_id="resp_" + TAIL)), [])
+
+
 class ConnectionsTest(unittest.TestCase):
 
     def lone(self, count=LONE_CONNECTIONS, **fields):

@@ -6,6 +6,8 @@ the event: a list of events, and of (fault, frames) where it is framed already. 
 from transport.broken import (ChunkedFraming, broken_json, change_json, character_cut, extra_event, reformed_sse,
                               with_character, with_data, without_field)
 
+COPIES_AT_MOST = 200                # of one event: faults that repeat it multiply, and 20 may meet on a request
+
 
 def _each_event(steps, fault, events, change):
     """events with change(event, data) made of each."""
@@ -33,7 +35,7 @@ def _make_repeated(steps, fault, number, name, events):
     if not fault.hits(number, name):
         return events
     steps.note(fault)
-    return events * fault["count"]
+    return (events * fault["count"])[:COPIES_AT_MOST]
 
 
 def _make_reordered(steps, fault, number, name, events):
