@@ -134,7 +134,7 @@ class EventsTest(unittest.TestCase):
             reader.feed(begin)
             self.assertEqual(reader.feed(more), [])
             with self.assertRaises(UpstreamFault, msg=begin):
-                for _ in range(4):
+                for _ in range(9):
                     reader.feed(more)
 
     def test_an_end_without_an_open_event_gives_none(self):
