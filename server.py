@@ -1323,6 +1323,9 @@ def main(argv=None):
             server.backend, "speed", "") or "with " + settings.backend), server.urls()[0]))
     if settings.record:
         server.log("notice", "every exchange is recorded in %s" % settings.record)
+    idle = settings.without_effect()
+    if idle:
+        server.log("warning", "without effect with --backend %s: %s" % (settings.backend, ", ".join(idle)))
     if not settings.api_key and server.beyond_loopback:
         server.log("warning", "it listens beyond this machine without an --api-key; anybody who reaches the "
                   "port can use it")

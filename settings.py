@@ -14,6 +14,12 @@ from faults import read_faults
 
 ENVIRONMENT_PREFIX = "MOCKTURTLE_"
 
+_SIMULATED_ALONE = (
+    "profile", "calibrate", "ttft_ms", "ttft_std_ms", "ttft_dist", "itl_ms", "itl_std_ms", "itl_dist", "output_tokens",
+    "output_tokens_std", "output_tokens_dist", "prefill_overhead_ms", "prefill_ms_per_token", "cache_blocks",
+    "cache_block_tokens", "max_num_seqs", "max_waiting", "load_factor", "load_knee", "text", "seed", "auto_tool_rate",
+    "builtin_tool_rate", "refusal_rate")
+
 
 class Settings:
     """Every setting with its default. Settings(port=8000, ttft_ms=0) in Python; the flags of
@@ -130,6 +136,13 @@ class Settings:
     def guarded(self):
         """Whether what this server keeps or reaches is worth a guard against pages in a browser."""
         return (self.store != "memory" or self.backend in ("upstream", "replay") or self.record != "") and not self.api_key
+
+    def without_effect(self):
+        """The flags that were given and that only the simulated model would hear of, where there is none."""
+        if self.backend == "upstream" or self.backend == "replay" and not self.replay_fallback:
+            return ["--" + name.replace("_", "-") for name in _SIMULATED_ALONE
+                    if getattr(self, name) != getattr(Settings, name)]
+        return []
 
     def _check(self):
         for name in setting_names():

@@ -4,6 +4,7 @@ Sent on a worker, then read by the relay without ever blocking, or by pump_excha
 an upstream and comes from it passes here: `body` and `observer` are the place to look on.
 """
 import json
+import re
 import socket
 
 from backends.contract import Failure, RawAnswer, ReasoningDelta, TextDelta, ToolCallDelta
@@ -14,6 +15,7 @@ UPSTREAM_READ_BYTES = 65536
 MAX_ERROR_BYTES = 1 << 20           # of an error's body that is looked at
 FINISHED_WAIT_S = 5.0               # for usage and [DONE], when all choices have said that they are finished
 DRAIN_WAIT_S = 2.0                  # for the last bytes of an answer, so that its connection can be used again
+_RETRY_AFTER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z|[A-Z][a-z]{2,8}, ?[0-9A-Za-z :+-]{1,40}\Z")    # seconds, or a date
 # NaN and Infinity, which some servers give as log probabilities, are no JSON for our clients
 _UPSTREAM_JSON = json.JSONDecoder(parse_constant=lambda name: None)
 
@@ -266,8 +268,8 @@ class UpstreamExchange:
             return self._failure("it redirects (status %d), which is not followed" % status)
         self.target.note("" if status < 500 else "status %d" % status)
         headers = self._answer.headers
-        kept = [(name, headers[name]) for name in ("retry-after",) if headers.get(name, "").isprintable()
-                and headers.get(name)]
+        wait = headers.get("retry-after", "")
+        kept = [("retry-after", wait)] if _RETRY_AFTER.match(wait) else []
         error = read_error(status, value, "The upstream answered with status %d." % status, kept)
         self._redact(error)
         return error
@@ -276,8 +278,10 @@ class UpstreamExchange:
         """An upstream that repeats its key in a message must not tell it to our clients."""
         for secret in (self._secret, self._secret[7:] if self._secret[:7].lower() == "bearer " else ""):
             if secret:
-                error.message = error.message.replace(secret, "***")
-                error.code = error.code.replace(secret, "***") if error.code else error.code
+                for name in ("message", "type", "code", "param"):
+                    told = getattr(error, name)
+                    if told:
+                        setattr(error, name, told.replace(secret, "***"))
 
     def timed_out(self):
         """Nothing came for wait_s: the ApiError for it, or None when it was only to be tidied away."""

@@ -7,6 +7,7 @@ bytes either parse or raise UpstreamFault; nothing else.
 MAX_ANSWER_HEAD_BYTES = 65536
 MAX_EVENT_BYTES = 64 << 20          # of one event, or one JSON answer: pictures come as base64
 _CHUNK_LINE_BYTES = 4096            # a chunk's size with its extensions
+_LENGTH_DIGITS = 19                 # of a content-length: int() takes no thousands of them
 
 
 class UpstreamFault(Exception):
@@ -109,7 +110,7 @@ class AnswerReader:
             self._state = self._chunk_size
         elif length is not None:
             length = length.split(",")[0].strip()       # a proxy may have repeated it
-            if not (length.isascii() and length.isdigit()):
+            if not (length.isascii() and length.isdigit() and len(length) <= _LENGTH_DIGITS):
                 raise UpstreamFault("the upstream's content-length is no number")
             self._left = int(length)
             self._state = self._counted
@@ -186,18 +187,30 @@ class EventReader:
     """Server-sent events: feed() gives the data of each complete one, as bytes.
 
     Lines end with LF, CR LF or CR; comments and all fields but `data` are passed over; several data lines are
-    joined. Source: the WHATWG HTML standard, "Interpreting an event stream".
+    joined. Source: the WHATWG HTML standard, "Interpreting an event stream". most_bytes: of one event.
     """
 
-    def __init__(self):
+    def __init__(self, most_bytes=MAX_EVENT_BYTES):
+        self._most_bytes = most_bytes
         self._buffer = b""
+        self._more = []             # what follows _buffer on its line: joined once, or a long line costs its square
+        self._more_size = 0
         self._data = None           # the data lines of the event that is not complete
         self._size = 0
         self._begun = False
 
     def feed(self, chunk):
         """A list of bytes, one per event. Raises UpstreamFault for an event that never ends."""
-        buffer = self._buffer + chunk if self._buffer else chunk
+        buffer = self._buffer
+        if buffer:
+            self._more.append(chunk)
+            self._more_size += len(chunk)
+            if self._begun and b"\n" not in chunk and b"\r" not in chunk and not buffer.endswith(b"\r"):
+                self._check_size()
+                return []
+            buffer = self._line_so_far()
+        else:
+            buffer = chunk
         if not self._begun:
             if len(buffer) < 3 and b"\xef\xbb\xbf".startswith(buffer):
                 self._buffer = buffer
@@ -211,13 +224,21 @@ class EventReader:
             buffer = buffer[:len(buffer) - len(kept)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + kept
         lines = buffer.split(b"\n")
         self._buffer = lines.pop()
-        if len(self._buffer) + self._size > MAX_EVENT_BYTES:
-            raise UpstreamFault("the upstream's event is too long")
+        self._check_size()
         return self._read_lines(lines)
+
+    def _line_so_far(self):
+        buffer = b"".join([self._buffer] + self._more)
+        self._buffer, self._more, self._more_size = b"", [], 0
+        return buffer
+
+    def _check_size(self):
+        if len(self._buffer) + self._more_size + self._size > self._most_bytes:
+            raise UpstreamFault("the upstream's event is too long")
 
     def feed_eof(self):
         """What the end of the stream completes: an event whose blank line was left out."""
-        buffer, self._buffer = self._buffer, b""
+        buffer = self._line_so_far()
         return self._read_lines([buffer.rstrip(b"\r"), b""])
 
     def _read_lines(self, lines):
@@ -229,7 +250,7 @@ class EventReader:
                     data, self._size = None, 0
             elif line.startswith(b"data:"):
                 value = line[6:] if line[5:6] == b" " else line[5:]
-                self._size += len(value)
+                self._size += len(value) + 1        # empty lines are joined as well
                 if data is None:
                     data = [value]
                 else:

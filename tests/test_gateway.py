@@ -247,6 +247,14 @@ class FailureTest(GatewayTestCase):
                 self.assertEqual(answer.headers.get("retry-after"), dict(headers).get("Retry-After"))
                 self.assertEqual(answer.error["type"], "odd" if wanted < 500 else "upstream_error")
 
+    def test_a_retry_after_that_is_neither_seconds_nor_a_date_stays_here(self):
+        for value, kept in (("7", True), ("1.5", True), ("Wed, 21 Oct 2026 07:28:00 GMT", True), ("-5", False),
+                            ("caf\xe9", False), ("1" * 5000, False), ("soon\x0bX: y", False), (KEY, False)):
+            client, request = self.asked()
+            request.send(b"HTTP/1.1 429 Slow\r\nContent-Length: 2\r\nRetry-After: %s\r\n\r\n{}" % value.encode("latin-1"))
+            answer = client.read_answer()
+            self.assertEqual((answer.status, answer.headers.get("retry-after")), (429, value if kept else None))
+
     def test_an_error_in_a_stream_that_said_nothing_yet_is_a_plain_status(self):
         client, request = self.asked(stream=True)
         request.start()
@@ -413,9 +421,10 @@ class SecretsTest(GatewayTestCase):
         server = self.start(upstream_api_key_env=("TEST_UPSTREAM_KEY",))
         client, request = self.asked(headers={"Authorization": "Bearer sk-client"})
         self.assertEqual(request.headers["authorization"], "Bearer " + KEY)
-        request.answer({"error": {"message": "bad key " + KEY}}, "401 Unauthorized")
+        request.answer({"error": {"message": "bad key " + KEY, "type": KEY, "param": KEY, "code": KEY}}, "401 Unauthorized")
         answer = client.read_answer()
-        self.assertEqual((answer.status, answer.error["message"]), (401, "bad key ***"))
+        self.assertEqual((answer.status, answer.error), (
+            401, {"message": "bad key ***", "type": "***", "param": "***", "code": "***"}))
         self.assertIn(KEY, server.backend.secrets())
         self.assertNotIn(KEY, "".join(server.log_lines))
 

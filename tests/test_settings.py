@@ -56,6 +56,15 @@ class SettingsTest(unittest.TestCase):
                 self.assertTrue(line.startswith("mockturtle: error: "), line)
                 self.assertIn(argv[0], line)
 
+    def test_flags_of_the_simulated_model_are_named_where_there_is_none(self):
+        given = ("--max-num-seqs", "2", "--text", "echo", "--calibrate", "x.json", "--max-model-len", "90")
+        for backend, idle in ((("upstream",), ["--calibrate", "--max-num-seqs", "--text"]), (("simulated",), []),
+                              (("replay", "--replay", "d"), ["--calibrate", "--max-num-seqs", "--text"]),
+                              (("replay", "--replay", "d", "--replay-fallback", "simulated"), [])):
+            more = ("--upstream-url", "http://h") if backend == ("upstream",) else ()
+            self.assertEqual(parse("--backend", *backend + more + given).without_effect(), idle)
+        self.assertEqual(parse("--backend", "upstream", "--upstream-url", "http://h").without_effect(), [])
+
     def test_unknown_flags_and_shortened_ones_are_refused(self):
         for argv in (("--no-such-flag",), ("--ttft", "5"), ("--por", "1"), ("stray",), ("-x",)):
             with self.subTest(argv=argv):

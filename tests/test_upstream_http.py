@@ -73,6 +73,10 @@ class AnswerTest(unittest.TestCase):
             with self.subTest(data=data[:60]), self.assertRaises(UpstreamFault):
                 AnswerReader().feed(data)
 
+    def test_a_length_of_thousands_of_digits_is_refused(self):
+        with self.assertRaises(UpstreamFault):
+            AnswerReader().feed(b"HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n{}" % (b"9" * 6000))
+
     def test_any_damage_parses_or_raises_the_one_declared_fault(self):
         good = (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"
                 b"10\r\ndata: {\"a\": 1}\n\n\r\n0\r\n\r\n")
@@ -110,6 +114,28 @@ class EventsTest(unittest.TestCase):
         self.assertEqual(reader.feed(b"data: 1\n"), [])
         self.assertEqual(reader.feed(b"\ndata: 2"), [b"1"])
         self.assertEqual(reader.feed(b"\n\n"), [b"2"])
+
+    def test_a_line_in_many_pieces_is_joined_once(self):
+        class CountedBytes(bytes):
+            joined = 0
+
+            def __radd__(self, other):
+                CountedBytes.joined += 1
+                return other + bytes(self)
+        reader = EventReader()
+        for piece in [b"data: "] + 50 * [b"x"]:
+            self.assertEqual(reader.feed(CountedBytes(piece)), [])
+        self.assertEqual(CountedBytes.joined, 0)
+        self.assertEqual(reader.feed(b"y\n\n"), [b"x" * 50 + b"y"])
+
+    def test_an_event_that_never_ends_is_refused(self):
+        for begin, more in ((b"data: ", b"x" * 30), (b"data: x\n", b"data: xxxxxxxxxxxxxxxxxxxxxxx\n"), (b"", 30 * b"data:\n")):
+            reader = EventReader(most_bytes=100)
+            reader.feed(begin)
+            self.assertEqual(reader.feed(more), [])
+            with self.assertRaises(UpstreamFault, msg=begin):
+                for _ in range(9):
+                    reader.feed(more)
 
     def test_an_end_without_an_open_event_gives_none(self):
         reader = EventReader()
