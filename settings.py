@@ -174,7 +174,8 @@ class Settings:
             raise ValueError("--max-waiting must be 0 or more, or -1 for any number")
         if not 0 <= self.port <= 65535:
             raise ValueError("--port must be from 0 to 65535")
-        if self.text not in TEXT_MODES and not (self.text.startswith(TEXT_FILE_PREFIX) and self.text != TEXT_FILE_PREFIX):
+        file = self.text[len(TEXT_FILE_PREFIX):] if self.text.startswith(TEXT_FILE_PREFIX) else ""
+        if self.text not in TEXT_MODES and not file:
             raise ValueError("--text must be file:PATH or one of %s" % ", ".join(TEXT_MODES))
         if self.transport not in ("loop", "threads"):
             raise ValueError("--transport must be loop or threads")

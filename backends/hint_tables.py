@@ -38,7 +38,8 @@ _HINT_KINDS = (
     ("region", "region state province county district"),
     ("coordinates", "coordinates geo latlng latlon gps"),
     ("street", "street address road"),
-    ("company", "company organization organisation employer vendor supplier brand manufacturer publisher airline shop store"),
+    ("company", "company organization organisation employer vendor supplier brand manufacturer publisher airline shop "
+                "store"),
     ("product", "product item sku article"),
     ("datetime", "datetime timestamp created updated deleted createdat updatedat modified"),
     ("date", "date day birthday deadline due checkin checkout dob expiry expiration anniversary"),
@@ -85,13 +86,13 @@ HINT_FIXED_KINDS = ("command", "code", "sql")   # never taken from examples or f
 HINT_RANKS = {word: (rank, kind) for rank, (kind, words) in reversed(tuple(enumerate(_HINT_KINDS)))
               for word in words.split()}
 # What an object is about says what its plain "name" or "title" is.
-HINT_OWNER_KINDS = frozenset(("city", "country", "region", "company", "product", "department", "school", "food", "animal",
-                              "artist", "song", "movie", "book", "sport", "vehicle", "job", "tag", "category"))
+HINT_OWNER_KINDS = frozenset(("city", "country", "region", "company", "product", "department", "school", "food",
+                              "animal", "artist", "song", "movie", "book", "sport", "vehicle", "job", "tag", "category"))
 HINT_NAMELIKE = frozenset(("name", "title", "label"))
 # Property names that say nothing by themselves: what the tool is about may.
 HINT_VAGUE = frozenset(("to", "from", "cc", "bcc", "input", "value", "arg", "argument", "param", "target", "x", "data"))
-HINT_ABOUT_KINDS = frozenset(("email", "phone", "url", "city", "country", "person", "path", "currency", "ip", "host", "query",
-                              "language", "ticker", "sentence", "expression"))
+HINT_ABOUT_KINDS = frozenset(("email", "phone", "url", "city", "country", "person", "path", "currency", "ip", "host",
+                              "query", "language", "ticker", "sentence", "expression"))
 
 HINT_TEXTS = {
     "command": ("echo hello",), "code": ("echo hello",), "expression": ("2 + 2", "12 + 30", "7 + 8"),
@@ -117,7 +118,8 @@ HINT_TEXTS = {
     "job": ("engineer", "teacher", "designer", "nurse", "analyst"), "gender": ("female", "male", "other"),
     "school": ("Harbour High School", "University of the North", "Willow College"),
     "food": ("mushroom risotto", "fish soup", "lentil curry", "apple pie", "tomato salad"),
-    "animal": ("cat", "dog", "horse", "otter", "hedgehog"), "artist": ("The Lanterns", "Clara Larsen", "Harbour Quartet"),
+    "animal": ("cat", "dog", "horse", "otter", "hedgehog"),
+    "artist": ("The Lanterns", "Clara Larsen", "Harbour Quartet"),
     "song": ("Last Train North", "Copper Moon", "Tide and Timber"),
     "movie": ("The Quiet Harbour", "A Window in Winter", "The Island Letters"),
     "book": ("The Lighthouse Log", "Notes from the Garden", "A Map of Small Rivers"),
@@ -155,11 +157,11 @@ HINT_STREETS = ("Harbour Street", "Orchard Lane", "Station Road", "Mill Square",
 
 # Names that are places wherever they stand in a message, in any letter case.
 HINT_KNOWN_PLACES = frozenset("""
-amsterdam|athens|austin|bangkok|barcelona|beijing|bergen|berlin|boston|brussels|budapest|cairo|chicago|copenhagen|dallas|
-delhi|denver|dubai|dublin|edinburgh|frankfurt|geneva|hamburg|helsinki|hong kong|houston|istanbul|jakarta|johannesburg|kyoto|
-lagos|lima|lisbon|london|los angeles|madrid|manila|melbourne|mexico city|miami|milan|montreal|moscow|mumbai|munich|nairobi|
-new york|new york city|osaka|oslo|paris|porto|prague|rome|san francisco|santiago|seattle|seoul|shanghai|singapore|stockholm|
-sydney|taipei|tokyo|toronto|vancouver|venice|vienna|warsaw|washington|zurich
+amsterdam|athens|austin|bangkok|barcelona|beijing|bergen|berlin|boston|brussels|budapest|cairo|chicago|copenhagen|
+dallas|delhi|denver|dubai|dublin|edinburgh|frankfurt|geneva|hamburg|helsinki|hong kong|houston|istanbul|jakarta|johannesburg|
+kyoto|lagos|lima|lisbon|london|los angeles|madrid|manila|melbourne|mexico city|miami|milan|montreal|moscow|mumbai|munich|
+nairobi|new york|new york city|osaka|oslo|paris|porto|prague|rome|san francisco|santiago|seattle|seoul|shanghai|singapore|
+stockholm|sydney|taipei|tokyo|toronto|vancouver|venice|vienna|warsaw|washington|zurich
 """.replace("\n", "").split("|"))
 HINT_KNOWN_COUNTRIES = frozenset("""
 argentina|australia|austria|belgium|brazil|canada|chile|china|denmark|egypt|finland|france|germany|greece|iceland|india|
@@ -167,18 +169,18 @@ indonesia|ireland|israel|italy|japan|kenya|mexico|netherlands|new zealand|nigeri
 south africa|south korea|spain|sweden|switzerland|thailand|turkey|ukraine|united kingdom|united states|vietnam
 """.replace("\n", "").split("|"))
 HINT_KNOWN_LANGUAGES = {
-    "english": "en", "german": "de", "french": "fr", "spanish": "es", "italian": "it", "portuguese": "pt", "dutch": "nl",
-    "norwegian": "nb", "swedish": "sv", "danish": "da", "finnish": "fi", "polish": "pl", "russian": "ru", "greek": "el",
+    "english": "en", "german": "de", "french": "fr", "spanish": "es", "italian": "it", "portuguese": "pt",
+    "dutch": "nl", "norwegian": "nb", "swedish": "sv", "danish": "da", "finnish": "fi", "polish": "pl", "russian": "ru", "greek": "el",
     "turkish": "tr", "arabic": "ar", "hebrew": "he", "hindi": "hi", "chinese": "zh", "mandarin": "zh", "japanese": "ja",
     "korean": "ko", "vietnamese": "vi", "thai": "th", "ukrainian": "uk", "latin": "la"}
 HINT_KNOWN_CURRENCIES = {
     "dollar": "USD", "dollars": "USD", "euro": "EUR", "euros": "EUR", "pounds": "GBP", "yen": "JPY", "francs": "CHF",
-    "rupees": "INR", "yuan": "CNY", "kroner": "NOK", "usd": "USD", "eur": "EUR", "gbp": "GBP", "jpy": "JPY", "chf": "CHF",
-    "nok": "NOK", "sek": "SEK", "dkk": "DKK", "cad": "CAD", "aud": "AUD", "inr": "INR", "cny": "CNY", "brl": "BRL"}
+    "rupees": "INR", "yuan": "CNY", "kroner": "NOK", "usd": "USD", "eur": "EUR", "gbp": "GBP", "jpy": "JPY",
+    "chf": "CHF", "nok": "NOK", "sek": "SEK", "dkk": "DKK", "cad": "CAD", "aud": "AUD", "inr": "INR", "cny": "CNY", "brl": "BRL"}
 HINT_KNOWN_WORDS = {
     "color": "red blue green yellow orange purple pink black white grey gray brown teal amber violet",
-    "unit": "celsius fahrenheit kelvin metric imperial kilometers kilometres km miles meters metres feet inches kilograms kg "
-            "pounds grams ounces liters litres gallons",
+    "unit": "celsius fahrenheit kelvin metric imperial kilometers kilometres km miles meters metres feet inches kilograms "
+            "kg pounds grams ounces liters litres gallons",
     "weekday": "monday tuesday wednesday thursday friday saturday sunday",
     "month": "january february march april june july august september october november december",
     "season": "spring summer autumn winter",
@@ -204,7 +206,8 @@ HINT_NUMBERS = {
     "depth": (1, 90, 0), "length": (1, 200, 0), "area": (20, 400, 0), "volume": (1, 90, 1), "distance": (1, 400, 1),
     "radius": (1, 50, 0), "duration": (5, 90, 0), "port": (8000, 9000, 0), "floor": (0, 12, 0), "room": (1, 400, 0),
     "bedroom": (1, 5, 0), "bathroom": (1, 3, 0), "mileage": (1000, 120000, 0),
-    "id": (1000, 9999, 0), "count": (1, 10, 0), "result": (1, 20, 0), "item": (1, 20, 0), "employee": (5, 900, 0), "quantity": (1, 10, 0), "limit": (1, 20, 0), "size": (1, 40, 0),
+    "id": (1000, 9999, 0), "count": (1, 10, 0), "result": (1, 20, 0), "item": (1, 20, 0), "employee": (5, 900, 0),
+    "quantity": (1, 10, 0), "limit": (1, 20, 0), "size": (1, 40, 0),
     "num": (1, 10, 0), "page": (1, 5, 0), "rating": (1, 5, 0), "stars": (1, 5, 0), "index": (0, 9, 0),
     "offset": (0, 20, 0), "priority": (1, 5, 0), "level": (1, 5, 0), "rank": (1, 20, 0), "guests": (1, 6, 0),
     "adults": (1, 4, 0), "children": (0, 3, 0), "nights": (1, 10, 0), "people": (1, 8, 0), "servings": (1, 8, 0),

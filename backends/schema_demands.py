@@ -3,10 +3,10 @@
 In: schemas with their paths, a source of draws. Out: SchemaDemands, one list for what $ref, allOf, and one drawn
 branch of anyOf, oneOf, if and of what `not` leaves open say. It makes no value. One object serves one call.
 """
-from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_BARRED, SCHEMA_IN_PLACE_WORDS, SCHEMA_INTEGER, SCHEMA_NULL,
-                                   SCHEMA_NUMBER, SCHEMA_OBJECT, SCHEMA_STRING, SchemaChecker, SchemaDocument,
-                                   UnsatisfiableSchema, is_schema, json_key, schema_dict, schema_list, schema_place,
-                                   schema_size, schema_strings, schema_type_bits, value_type_bit)
+from backends.schema_check import (SCHEMA_ANY, SCHEMA_ARRAY, SCHEMA_BARRED, SCHEMA_IN_PLACE_WORDS, SCHEMA_INTEGER,
+                                   SCHEMA_NULL, SCHEMA_NUMBER, SCHEMA_OBJECT, SCHEMA_STRING, SchemaChecker,
+                                   SchemaDocument, UnsatisfiableSchema, is_schema, json_key, schema_dict, schema_list,
+                                   schema_place, schema_size, schema_strings, schema_type_bits, value_type_bit)
 from backends.schema_hints import ValueHints
 from backends.schema_negation import SchemaNegator
 from backends.schema_work import draw_below

@@ -28,32 +28,35 @@ _HINT_FORMAT_KINDS = {"email": "email", "idn-email": "email", "uri": "url", "url
                       "ipv4": "ip", "date": "date", "date-time": "datetime", "hostname": "host"}
 
 # Words that say which of two ends something is.
-_HINT_STARTS = frozenset("start begin from since checkin departure created valid opening min minimum lowest open low".split())
-_HINT_ENDS = frozenset("end finish until to till checkout return updated modified due expiry expiration expires closing max "
-                       "maximum highest close deadline high".split())
+_HINT_STARTS = frozenset(
+    "start begin from since checkin departure created valid opening min minimum lowest open low".split())
+_HINT_ENDS = frozenset("end finish until to till checkout return updated modified due expiry expiration expires "
+                       "closing max maximum highest close deadline high".split())
 # Words that say what of somebody or something a property is, but not whose.
 _HINT_ATTRIBUTES = frozenset(HINT_RANKS) - frozenset(
-    "author owner customer assignee contact attendee participant sender recipient player employee patient guest speaker "
-    "manager teacher student passenger driver director user destination origin departure arrival employer vendor supplier "
-    "billing shipping airport venue birthplace capital hometown".split()) | frozenset(
+    "author owner customer assignee contact attendee participant sender recipient player employee patient guest "
+    "speaker manager teacher student passenger driver director user destination origin departure arrival employer vendor "
+    "supplier billing shipping airport venue birthplace capital hometown".split()) | frozenset(
     "code latitude longitude lat lng lon first last full iso currency number line".split()) | _HINT_STARTS | _HINT_ENDS
 
 _HINT_NAME_PARTS = {"first": "firstname", "given": "firstname", "last": "lastname", "family": "lastname"}
 _HINT_WHEN = frozenset(("date", "time", "datetime", "timestamp"))
 _HINT_MONEY = frozenset("price cost budget amount total fee balance salary tip tax deposit fare payment".split())
 _HINT_COUNTED = frozenset("quantity count amount number num limit max result top n k size".split())
-_HINT_OPERANDS = frozenset("a b c x y n m num number value operand first second left right base exponent addend factor".split())
+_HINT_OPERANDS = frozenset(
+    "a b c x y n m num number value operand first second left right base exponent addend factor".split())
 _HINT_PEOPLE = frozenset("guest people person adult party attendee traveler passenger seat ticket".split())
 # a unit behind a number: the words of a property that it fits
 _HINT_UNITS = {
     "degree": "temperature temp", "celsius": "temperature temp", "fahrenheit": "temperature temp", "year": "age year",
-    "kilometer": "distance radius", "km": "distance radius", "mile": "distance radius", "meter": "distance height length",
-    "kg": "weight", "pound": "weight price amount", "cm": "height width length", "minute": "duration minute",
+    "kilometer": "distance radius", "km": "distance radius", "mile": "distance radius",
+    "meter": "distance height length", "kg": "weight", "pound": "weight price amount", "cm": "height width length",
+    "minute": "duration minute",
     "hour": "duration hour", "second": "duration timeout second", "percent": "percent percentage discount rate",
-    "dollar": "price amount budget cost", "euro": "price amount budget cost", "usd": "amount price", "eur": "amount price",
-    "star": "rating star", "calory": "calory"}
-_HINT_LEADS = frozenset("page limit age rating budget under below over above least most about of size number id room floor "
-                        "level version top first last next within".split())
+    "dollar": "price amount budget cost", "euro": "price amount budget cost", "usd": "amount price",
+    "eur": "amount price", "star": "rating star", "calory": "calory"}
+_HINT_LEADS = frozenset("page limit age rating budget under below over above least most about of size number id room "
+                        "floor level version top first last next within".split())
 
 
 @lru_cache(maxsize=512)             # the same schemas come again and again
@@ -365,8 +368,9 @@ class ValueHints:
             after, before = number.after[:2], number.before[:2]
             fits = set(after[:1]) | set(before[:1]) & _HINT_LEADS
             units = [word for unit in after[:1] for word in _HINT_UNITS.get(unit, "").split()]
-            if asked & fits or asked & set(units) or asked & set(before[:1]) or asked & _HINT_PEOPLE \
-                    and set(after[:1]) & _HINT_PEOPLE or number.sign == "%" and asked & {"percent", "percentage", "discount", "rate"}:
+            if asked & fits or asked & set(units) or asked & set(before[:1]) \
+                    or asked & _HINT_PEOPLE and set(after[:1]) & _HINT_PEOPLE \
+                    or number.sign == "%" and asked & {"percent", "percentage", "discount", "rate"}:
                 found.append(number)
             elif number.sign and number.sign not in "%\u00b0" and asked & _HINT_MONEY:
                 found.append(number)
@@ -396,7 +400,8 @@ class ValueHints:
                 found = HINT_NUMBERS.get(word) or HINT_NUMBERS.get(said_singular(word))
                 if found and not (whole and found[2] and found[1] == 1):
                     return self._between(words, found)
-        return self._between(hint_words(name), (1, 100, 0))     # clients read many a `number` as a count: 46, not 46.67
+        # clients read many a `number` as a count: 46, not 46.67
+        return self._between(hint_words(name), (1, 100, 0))
 
     def _agreed(self, words):
         """What follows from the object so far: a total from its parts, coordinates from a place."""

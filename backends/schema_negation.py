@@ -113,7 +113,7 @@ class SchemaNegator:
 
     def _not_names(self, schema, key, value):
         found = [{"type": "object", "minProperties": 1, "propertyNames": {"not": value}}]
-        for name in _names_within(value, []):
+        for name in _names_within(value, []) + ["extra", "a", "", "B1"]:
             if not self._checker.ok(name, value):
                 found.append({"type": "object", "required": [name]})
         return found
@@ -177,7 +177,9 @@ class SchemaNegator:
 
     def _not_additional_items(self, schema, key, value):
         first = len(schema_list(schema, "items"))
-        return [{"type": "array", "minItems": first + 1, "prefixItems": [True] * first + [{"not": value}]}] if first else []
+        if not first:
+            return []
+        return [{"type": "array", "minItems": first + 1, "prefixItems": [True] * first + [{"not": value}]}]
 
     def _not_array(self, schema, key, value):
         return [{"type": "array", "minItems": 2, SCHEMA_BARRED: schema}]

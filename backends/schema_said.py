@@ -24,8 +24,10 @@ _SAID_NO_NAMES = frozenset((
     "Do", "Does", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "January", "February",
     "March", "April", "May", "June", "July", "August", "September", "October", "November", "December", "Celsius",
     "Fahrenheit", "English"))
-_SAID_BEFORE_PLACES = frozenset("in from to at near around towards into via through visit visiting between within".split())
-_SAID_BEFORE_PEOPLE = frozenset("for with by named called am email call contact tell ask invite message meet remind".split())
+_SAID_BEFORE_PLACES = frozenset(
+    "in from to at near around towards into via through visit visiting between within".split())
+_SAID_BEFORE_PEOPLE = frozenset(
+    "for with by named called am email call contact tell ask invite message meet remind".split())
 _SAID_FROM = frozenset("origin from departure departing source start starting pickup outbound".split())
 _SAID_TO = frozenset("destination to arrival arriving target end ending dropoff".split())
 
@@ -35,8 +37,8 @@ _SAID_MONTH = "(january|february|march|april|may|june|july|august|september|octo
 _SAID_YEAR = "2026"                 # of a date that names none: the draws' last one
 _SAID_SMALL = {word: number for number, word in enumerate(
     "zero one two three four five six seven eight nine ten eleven twelve".split())}
-_SAID_SUFFIXES = "|".join("txt md pdf csv json yaml yml xml html py js ts go rs java c h cpp sh sql log png jpg jpeg gif svg "
-                          "docx xlsx pptx zip tar gz toml ini cfg ipynb mp3 mp4 wav".split())
+_SAID_SUFFIXES = "|".join("txt md pdf csv json yaml yml xml html py js ts go rs java c h cpp sh sql log png jpg jpeg "
+                          "gif svg docx xlsx pptx zip tar gz toml ini cfg ipynb mp3 mp4 wav".split())
 
 # kind: what is searched for
 _SAID_PATTERNS = {
@@ -56,25 +58,29 @@ _SAID_PATTERNS = {
     "isbn": r"\b97[89][- ]?\d[\d -]{8,12}\d\b",
     "expression": r"[\d(][\d\s.,()]*(?:[-+*/^%][\d\s.,()]+)+",
     "zip": r"\b\d{5}(?:-\d{4})?\b|\b[A-Z]{1,2}\d[A-Z\d]? \d[A-Z]{2}\b",
-    "id": r"\b[A-Z]{1,6}-?\d{2,12}\b|(?<=#)\w+|(?i:\b(?:order|ticket|user|customer|invoice|account|product|issue|case|booking|id"
-          r"|number|no\.?)\s+(?:(?:id|number|no\.?)\s+)?(?:is\s+)?)([A-Za-z]*\d[\w-]*)",
+    "id": r"\b[A-Z]{1,6}-?\d{2,12}\b|(?<=#)\w+|(?i:\b(?:order|ticket|user|customer|invoice|account|product|issue|case"
+          r"|booking|id|number|no\.?)\s+(?:(?:id|number|no\.?)\s+)?(?:is\s+)?)([A-Za-z]*\d[\w-]*)",
     "duration": r"\b\d+(?:\.\d+)?\s?(?:seconds?|minutes?|mins?|hours?|days?|weeks?)\b",
 }
+_SAID_QUOTED_KINDS = frozenset((None, "title", "query", "sentence", "product", "company", "tag", "category", "song",
+                                "movie", "book", "artist"))
 _SAID_QUOTED = re.compile(r"\"([^\"\n]{1,300})\"|\u201c([^\u201d\n]{1,300})\u201d|(?<!\w)'([^'\n]{2,300})'(?!\w)")
-_SAID_TIME = re.compile(r"\b(?:([01]?\d|2[0-3]):([0-5]\d)(?!\d)\s?(am|pm|a\.m\.|p\.m\.)?|(1[0-2]|[1-9])\s?(am|pm|a\.m\.|p\.m\.))",
-                        re.I)
+_SAID_TIME = re.compile(r"\b(?:([01]?\d|2[0-3]):([0-5]\d)(?!\d)\s?(am|pm|a\.m\.|p\.m\.)?|"
+                        r"(1[0-2]|[1-9])\s?(am|pm|a\.m\.|p\.m\.))", re.I)
 _SAID_DATES = re.compile(
-    r"\b(\d{4})-(\d\d)-(\d\d)\b|\b%s\s+(\d{1,2})(?:st|nd|rd|th)?\b(?:,?\s+(\d{4}))?|\b(\d{1,2})(?:st|nd|rd|th)?\s+(?:of\s+)?%s\b"
-    r"(?:,?\s+(\d{4}))?" % (_SAID_MONTH, _SAID_MONTH), re.I)
+    r"\b(\d{4})-(\d\d)-(\d\d)\b|\b%s\s+(\d{1,2})(?:st|nd|rd|th)?\b(?:,?\s+(\d{4}))?|"
+    r"\b(\d{1,2})(?:st|nd|rd|th)?\s+(?:of\s+)?%s\b(?:,?\s+(\d{4}))?" % (_SAID_MONTH, _SAID_MONTH), re.I)
 _SAID_NUMBER = re.compile(r"(?<![\w./:#-])([$\u20ac\u00a3\u00a5]?)(-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d{1,15}(?:\.\d+)?)"
                           r"(?![\d:/-]|\.\d)\s?([%\u00b0]?)")
 _SAID_QUERY = re.compile(
-    r"\b(?:search|look|google|find|browse|query|documents?|articles?|news|papers?|information|info|results?|posts?)\b[^.?!\n]{0,40}?"
-    r"\b(?:for|about|on|up|regarding)\s+(?:the\s+web\s+(?:for|about)\s+)?([^.?!\n\"]{3,100})", re.I)
+    r"\b(?:search|look|google|find|browse|query|documents?|articles?|news|papers?|information|info|results?|posts?)\b"
+    r"[^.?!\n]{0,40}?\b(?:for|about|on|up|regarding)\s+(?:the\s+web\s+(?:for|about)\s+)?([^.?!\n\"]{3,100})", re.I)
 _SAID_SENTENCES = re.compile(r"\b(?:saying|says|say|message:|reading|translate|body:|text:|note:)\s+(?:that\s+)?"
-                             r"([^.!?\n\"]{2,200}?[.!?]?)(?=\s+(?:to|into|in)\s+[A-Z]\w+[.!?]?$|$|\n|(?<=[.!?])\s)", re.I)
+                             r"([^.!?\n\"]{2,200}?[.!?]?)"
+                             r"(?=\s+(?:to|into|in)\s+[A-Z]\w+[.!?]?$|$|\n|(?<=[.!?])\s)", re.I)
 
-_SAID_TASK = re.compile(r"\bremind (?:me|us) to ([^.!?\n\"]{3,100}?)(?=\s+(?:at|on|by|in|tomorrow|every|next)\b|[.!?]|$)", re.I)
+_SAID_TASK = re.compile(r"\bremind (?:me|us) to ([^.!?\n\"]{3,100}?)"
+                        r"(?=\s+(?:at|on|by|in|tomorrow|every|next)\b|[.!?]|$)", re.I)
 _SAID_REST = re.compile(r"(?<=\w):\s+([^\n\"]{8,200})$")
 
 
@@ -183,7 +189,7 @@ class SaidValues:
         return names
 
     def _known(self, known):
-        """[(name as a title, the word before it)] of well-known names in any letter case. known: first word -> names."""
+        """[(name, the word before it)] of well-known names in any letter case. known: first word -> names."""
         words, found, text = self._spoken(), [], self.text.lower()
         for at, (word, start) in enumerate(words):
             for name in known.get(word, ()):
@@ -297,8 +303,9 @@ class SaidValues:
                 value = float(text) if "." in text else int(text)
                 at = bisect_left(starts, match.start())
                 found.append((match.start(), value, sign or percent, at, at))
-        return [SaidNumber(value, sign, tuple(said_singular(word) for word, _ in words[max(0, before - 3):before][::-1]),
-                           tuple(said_singular(word) for word, _ in words[after:after + 3]))
+        singular = [said_singular(word) for word, _ in words]
+        return [SaidNumber(value, sign, tuple(singular[max(0, before - 3):before][::-1]),
+                           tuple(singular[after:after + 3]))
                 for start, value, sign, before, after in sorted(found)
                 if not any(low <= start < high for low, high in taken)]
 
@@ -373,7 +380,7 @@ class SaidValues:
         stems = {word[:4] for word in words if len(word) > 3}
         quoted = self.quoted()
         found = [text for text, before in quoted if any(word[:4] in stems for word in before)]
-        if kind in (None, "title", "query", "sentence", "product", "company", "tag", "category", "song", "movie", "book", "artist"):
+        if kind in _SAID_QUOTED_KINDS:
             found += [text for text, _ in quoted if text not in found]
         if kind == "query":
             found += [match.group(1).strip(" ,'") for match in _SAID_QUERY.finditer(self.text)]

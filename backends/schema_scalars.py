@@ -175,7 +175,7 @@ class SchemaScalars(SchemaGatherer):
     """Makes what holds no other values."""
 
     def build_listed(self, demands, listed, name, wanted):
-        """One of the values that an enum or a const lists. It is checked against all that is wanted, whatever was chosen."""
+        """One of the values that an enum or a const lists, checked against all that is wanted, whatever was chosen."""
         entry = min(listed, key=lambda item: 1 if "const" in item.schema else len(item.schema["enum"]))
         self.budget.spend(len(schema_list(listed[0].schema, "enum")) // 16)
         choices = [entry.schema["const"]] if "const" in entry.schema else entry.schema["enum"]

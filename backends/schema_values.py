@@ -9,8 +9,8 @@ Where a choice was made or something can only be checked, the value is checked t
 last the whole value is checked against the whole schema.
 """
 from backends.schema_check import (SCHEMA_BOOLEAN, SCHEMA_FRACTION, SCHEMA_NULL, SCHEMA_NUMBER, SCHEMA_OBJECT,
-                                   SCHEMA_STRING, UnsatisfiableSchema, is_schema, json_key, schema_dict, schema_list,
-                                   schema_place, schema_size, schema_strings)
+                                   SCHEMA_STRING, SchemaChecker, SchemaDocument, UnsatisfiableSchema, is_schema,
+                                   json_key, schema_dict, schema_list, schema_place, schema_size, schema_strings)
 from backends.schema_demands import SCHEMA_REFERENCES, SchemaDemands
 from backends.schema_regex import PatternError
 from backends.schema_scalars import SCHEMA_MOST_ITEMS, SchemaScalars
@@ -22,6 +22,9 @@ SCHEMA_LAST_TURN = 4                # so often is begun anew when a value could 
 SCHEMA_MOST_LEVELS = 12             # that a recursion which has begun may still need
 SCHEMA_TRIES = 60                   # at one place, when there is something to choose
 
+# What may do where nothing that was built did; it says little, so it comes last.
+_SCHEMA_LAST_RESORTS = ("", "a", 0, 1, -1, 0.5, True, False, [], {}, None)
+SCHEMA_LAST_WORK = 20000
 _SCHEMA_DEPENDENT = ("dependentSchemas", "dependencies", "dependentRequired")
 _SCHEMA_NAME = {"type": "string"}   # what every property's name is
 
@@ -63,7 +66,20 @@ class _SchemaWriter(SchemaScalars):
             for pick in demands.picks:
                 failures[pick] = failures.get(pick, 0) + 1
             attempt += 1
-        raise problem
+        found = self._last_resort(wanted, taken)
+        if found is None:
+            raise problem
+        return found[0]
+
+    def _last_resort(self, wanted, taken):
+        """(value,) of the simplest values that satisfies what is wanted, or None."""
+        try:
+            for value in _SCHEMA_LAST_RESORTS if all(is_schema(schema) for schema, _ in wanted) else ():
+                if self.is_wanted(value, wanted, taken):
+                    return (value.copy() if isinstance(value, (dict, list)) else value,)
+        except UnsatisfiableSchema:
+            pass                        # a reference or a pattern cannot be read: that was said already
+        return None
 
     def _build(self, demands, name, depth, failures, wanted):
         listed = [entry for entry in demands.entries if "const" in entry.schema or schema_list(entry.schema, "enum")]
@@ -76,7 +92,8 @@ class _SchemaWriter(SchemaScalars):
         if bit == SCHEMA_STRING:
             return self.build_string(demands, name)
         if not demands.attempt:
-            found = (self.said_number(demands, name) if bit & SCHEMA_NUMBER else None) or self.given_example(demands, bit)
+            found = self.said_number(demands, name) if bit & SCHEMA_NUMBER else None
+            found = found or self.given_example(demands, bit)
             if found is not None:
                 return found[0]
         if bit == SCHEMA_NULL:
@@ -88,7 +105,8 @@ class _SchemaWriter(SchemaScalars):
         outer = self.level
         self.level = recursion = max(outer, self.recursion(demands))
         targets = tuple(demands.references)     # a dependent schema may add to them
-        if recursion > 1 and not all(self.ends_within(demands.references[target], SCHEMA_MOST_LEVELS) for target in targets):
+        if recursion > 1 and not all(self.ends_within(target, SCHEMA_MOST_LEVELS)
+                                     for target in demands.references.values()):
             self.level = outer
             raise UnsatisfiableSchema(schema_place(demands.path), "it needs itself without end")
         for target in targets:
@@ -117,13 +135,15 @@ class _SchemaWriter(SchemaScalars):
             chance = 0.0
         if demands.attempt % 4 == 2:
             self._assume_dependents(demands, required, known)
-        avoided = [name for entry in demands.entries for word in _SCHEMA_DEPENDENT for name in schema_dict(entry.schema, word)
-                   ] if demands.attempt % 2 else ()      # what depends on them may be impossible
+        # what depends on some may be impossible
+        avoided = [] if demands.attempt % 2 == 0 else [
+            name for entry in demands.entries for word in _SCHEMA_DEPENDENT for name in schema_dict(entry.schema, word)]
         for key in known:
             if key in required:
                 wanted = self._property_wanted(demands, key, required[key])
                 made[key] = self.value(wanted, key, depth + 1)
-            elif key not in avoided and (most is None or len(made) < most - sum(1 for other in required if other not in made)):
+            elif key not in avoided and (
+                    most is None or len(made) < most - sum(1 for other in required if other not in made)):
                 self._add_optional(demands, made, key, depth, recursion, 0.0 if cramped else chance, least)
         self._add_dependents(demands, made, depth)
         if most is not None and len(made) > most:
@@ -139,8 +159,7 @@ class _SchemaWriter(SchemaScalars):
             if key not in made and key not in avoided:
                 self._add_optional(demands, made, key, depth, 0, 1.0, least)
         while len(made) < target and failed < 20:
-            if not self._add_unnamed(demands, made, depth, name, failed):
-                failed += 1
+            failed += self._add_unnamed(demands, made, depth, name, failed)
         if len(made) < least:
             raise UnsatisfiableSchema(schema_place(least_path), "not enough properties are allowed")
         return made
@@ -283,7 +302,7 @@ class _SchemaWriter(SchemaScalars):
         return 0
 
     def _add_unnamed(self, demands, made, depth, name, failed):
-        """Add a property of a name that the schema does not give. Returns False when that one cannot be."""
+        """Add a property of a name that the schema does not give. Returns 0, or how much of a failure it was."""
         names = [(schema, path) for entry in demands.having("propertyNames")
                  for schema, path in ((entry.schema["propertyNames"], entry.path + ("propertyNames",)),)]
         patterns = [pattern for entry in demands.entries for pattern in schema_dict(entry.schema, "patternProperties")]
@@ -295,17 +314,23 @@ class _SchemaWriter(SchemaScalars):
             elif patterns and (failed < 6 or names):
                 pattern = self.checker.pattern(patterns[draw_below(self.draw, len(patterns))])
                 key = pattern.sample(self.draw, 8, False, 1 if made else 0, self.budget)
-                if failed % 4 == 3 or demands.attempt % 2 and not failed % 2:
-                    key += self.hints.words(1)      # where it may go on
+                turn = (failed // 2 if names else failed) + demands.attempt
+                if turn % 3:            # where it may go on, or begin sooner
+                    key = key + self.hints.words(1) if turn % 3 == 1 else self.hints.words(1) + key
             else:
                 key = self.hints.property_name(made)
             if key in made:
-                return False
+                return 1
             wanted = self._property_wanted(demands, key, demands.path + ("additionalProperties",))
-            made[key] = self.value(wanted, name, depth + 1)
         except (UnsatisfiableSchema, PatternError):
-            return False
-        return True
+            return 1
+        if any([schema is False for schema, _ in wanted]):
+            return 1
+        try:
+            made[key] = self.value(wanted, name, depth + 1)
+        except UnsatisfiableSchema:
+            return 5                    # that was dear, and will hardly be otherwise with another name
+        return 0
 
     # -- arrays
 
@@ -448,6 +473,12 @@ def generate_value(schema, draw, hint="", work=SCHEMA_WORK, sparse=False, about=
             break
         if not (writer.met_format or writer.checker.format_failed):
             break
+    if not second and problem.spent and work >= SCHEMA_WORK:
+        checker = SchemaChecker(SchemaDocument(schema), WorkBudget(SCHEMA_LAST_WORK), False)
+        try:
+            second = [value for value in _SCHEMA_LAST_RESORTS if checker.ok(value, schema)]
+        except (UnsatisfiableSchema, WorkSpent, RecursionError):
+            pass                        # then there is none, as was found already
     if second:
         return second[-1]               # for those who take formats as notes, as the specification does
     raise problem from None
