@@ -430,6 +430,15 @@ class SecretsTest(GatewayTestCase):
         self.assertIn(KEY, server.backend.secrets())
         self.assertNotIn(KEY, "".join(server.log_lines))
 
+    def test_the_journal_does_not_tell_the_key_of_the_variable(self):
+        self.setenv("TEST_UPSTREAM_KEY", KEY)
+        self.start(upstream_api_key_env=("TEST_UPSTREAM_KEY",), journal=5)
+        self.answered(input="The key is %s." % KEY)
+        for path in ("", "/request_1"):
+            told = self.request("GET", "/_mockturtle/requests" + path).text
+            self.assertIn("The key is ", told)
+            self.assertNotIn(KEY, told)
+
     def test_the_clients_key_is_forwarded_only_with_the_flag(self):
         _, request = self.asked(headers={"Authorization": "Bearer sk-client"})
         self.assertNotIn("authorization", request.headers)
