@@ -114,14 +114,14 @@ class ControlApiMixin(Host):
             if at is None:
                 raise invalid_value("after", "Invalid 'after': no request with the id '%s' in this list." % shown(after))
             found = found[at + 1:]
-        secrets = self.settings.api_key
+        secrets = self.settings.api_key + self.backend.secrets()
         page = build_page((entry.report(secrets) for entry in found[:limit + 1]), limit, None)
         self.send_json(200, dict(page, seen=self.journal.seen))
 
     def control_request(self, id):
         for entry in self._control_entries():
             if entry.id == id:
-                self.send_json(200, entry.report(self.settings.api_key))
+                self.send_json(200, entry.report(self.settings.api_key + self.backend.secrets()))
                 return
         raise ApiError(404, "No request with the id '%s' is in the journal." % shown(id))
 

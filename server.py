@@ -176,6 +176,7 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
     routes = heads = app = limits = heartbeats = None
     limited_key = None              # whose rate limits the answer tells of
     reservation = None              # rate_limits.Reservation
+    note_key = None                 # Recorder.note_key, with --record
     heartbeat_asked = None          # (form, seconds or None) of a header
     entry = None                    # observe.journal.JournalEntry
     counted = None                  # transport.counted.CountedSend, of a stream that is written down
@@ -260,6 +261,8 @@ class Handler(ChatApiMixin, StoredChatsApiMixin, CompletionsApiMixin, ResponsesA
                 self._check_key()
         elif self.settings.guarded():
             self._check_host()
+        if self.note_key is not None:
+            self.note_key(self.headers.get("authorization"))
         if self.path.startswith(CONTROL_PREFIXES):
             self.check_control()
         if methods is None:
@@ -705,10 +708,12 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.tokenizer = load_tokenizer(settings.tokenizer, settings.tokenizer_fetch_s)
         settings.inline_body_bytes = min(settings.inline_body_bytes, self.tokenizer.inline_bytes)
         self.backend = backend or self._make_backend()
+        recorder = None
         if settings.record:
-            self.backend = RecordingBackend(self.backend, Recorder(
+            recorder = Recorder(
                 settings.record, settings.backend if settings.backend in ("simulated", "upstream", "replay") else "custom",
-                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather))
+                settings.api_key + self.backend.secrets(), self.log, self.clock.monotonic, self.clock.time, Breather)
+            self.backend = RecordingBackend(self.backend, recorder)
         self.metrics = Metrics(settings.model, settings.max_model_len, self.clock.monotonic)
         self.metrics.gauges = self.gauges
         self._log = Log(settings.log_level, settings.log_format, secrets=settings.api_key + self.backend.secrets(),
@@ -736,7 +741,7 @@ class MockTurtleServer(ThreadingHTTPServer):
         self.max_body_bytes = int(settings.max_body_mb * (1 << 20))
         bound = {
             "settings": settings, "clock": self.clock, "ids": self.ids, "store": self.store,
-            "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
+            "note_key": None if recorder is None else recorder.note_key, "backend": self.backend, "tokenizer": self.tokenizer, "metrics": self.metrics,
             "log_exception": staticmethod(self.log_exception),
             "timing_trace": self.timing_trace, "timing_error": self.timing_error, "faults": self.faults,
             "gates": self.gates, "journal": self.journal, "limits": self.limits,

@@ -18,6 +18,7 @@ from backends.redact import literal_secrets, redact_pieces, redact_value
 TAPES_WAITING = 4000                # exchanges that wait to be written; more are not recorded
 PLAN_LOOK_S = 0.05                  # how often it is looked whether planned answers are out
 LONG_RECORDED_TOKENS = 2000         # reading a longer chain is nothing for the loop's thread
+CLIENT_KEYS = 64                    # of those that came last: so many are looked for in what is written
 CLOSE_WAIT_S = 10.0                 # for a disk that is slow when the server stops
 
 
@@ -260,7 +261,8 @@ class Recorder:
         self.failed = 0                 # exchanges that could not be written
         self._log = log
         self._wall = wall
-        self._literals = literal_secrets(secrets)
+        self._secrets = tuple(secrets)
+        self._client_keys = ()          # Authorization headers
         self._new_breathe = new_breathe
         self._changed = threading.Condition()   # guards what follows
         self._jobs = deque()
@@ -285,6 +287,14 @@ class Recorder:
         with open(path, "w", encoding="utf-8"):
             pass
         os.remove(path)
+
+    def note_key(self, authorization):
+        """A client's header, or None: its key must not be in what is written from now on. One without a digit is a
+        word that anybody may say ("anything"), unless it is passed on. Any thread."""
+        keys = self._client_keys
+        if authorization and authorization not in keys and any(each.isdigit() for each in authorization):
+            with self._changed:
+                self._client_keys = (self._client_keys + (authorization,))[-CLIENT_KEYS:]
 
     def submit(self, tape, begins):
         """A tape begins, or has ended. Any thread; does not wait."""
@@ -361,7 +371,7 @@ class Recorder:
         """Work out what the request is: now, while what it follows is still there."""
         breathe = self._new_breathe()
         request = tape.request
-        tape.literals = self._literals + literal_secrets((getattr(request, "authorization", None),))
+        tape.literals = literal_secrets(self._secrets + self._client_keys + (getattr(request, "authorization", None),))
         told = kept_request(neutral_request(request, tape.messages), tape.literals, breathe)
         stem = request_key(steady_request(told, breathe)).hex()[:16]
         tape.number = self._numbers[stem] = self._numbers.get(stem, 0) + 1

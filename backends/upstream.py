@@ -123,9 +123,9 @@ class UpstreamBackend(Backend):
         return UpstreamExchange(target, "POST", target.base + call.path, dump_json(call.body), chunks, count, wait_s,
                                 authorization)
 
-    def _connect(self, exchange, cancel, attempt=0, pooled=True):
+    def _connect(self, exchange, cancel, attempt=0, pooled=True, most_s=float("inf")):
         """Send the exchange's request; further attempts while nothing of it can have been read. None when it was
-        cancelled. pooled: whether a connection that was used before will do."""
+        cancelled. pooled: whether a connection that was used before will do. most_s: for connecting."""
         target = exchange.target
         cancel.on_cancel(exchange.interrupt_sending)
         while True:
@@ -133,7 +133,7 @@ class UpstreamBackend(Backend):
             reused = sock is not None
             try:
                 if sock is None:
-                    sock = target.connect()
+                    sock = target.connect(most_s)
                 exchange.send(sock, reused)
             except (OSError, UpstreamFault) as exc:
                 if sock is not None:
@@ -207,7 +207,7 @@ class UpstreamBackend(Backend):
         """One small request on this thread: its JSON, decoded. Raises ApiError."""
         exchange = UpstreamExchange(target, method, path, None, RawReader(), None, timeout_s, authorization)
         cancel = Cancel()
-        self._connect(exchange, cancel, self.settings.upstream_retries, False)
+        self._connect(exchange, cancel, self.settings.upstream_retries, False, timeout_s)
         try:
             for _, delta in pump_exchange(exchange, cancel):
                 return json.loads(delta.body)

@@ -101,10 +101,10 @@ class UpstreamTarget:
         if not keep:
             sock.close()
 
-    def connect(self):
-        """A new connection. Raises OSError; UpstreamFault when a proxy or TLS says no."""
+    def connect(self, most_s=float("inf")):
+        """A new connection, made in most_s seconds if that is less than the time-out. Raises OSError; UpstreamFault when a proxy or TLS says no."""
         host, port = self._proxy or (self.host, self.port)
-        sock = socket.create_connection((host, port), self._timeout_s)
+        sock = socket.create_connection((host, port), min(self._timeout_s, most_s))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.secure:

@@ -6,6 +6,8 @@ import tempfile
 import threading
 import unittest
 
+from api_common import ApiError
+from backends.upstream import PROBE_TIMEOUT_S, UpstreamBackend
 from backends.upstream_pool import UpstreamTarget
 from server import MockTurtleServer
 from settings import Settings
@@ -428,6 +430,15 @@ class SecretsTest(GatewayTestCase):
         self.assertIn(KEY, server.backend.secrets())
         self.assertNotIn(KEY, "".join(server.log_lines))
 
+    def test_the_journal_does_not_tell_the_key_of_the_variable(self):
+        self.setenv("TEST_UPSTREAM_KEY", KEY)
+        self.start(upstream_api_key_env=("TEST_UPSTREAM_KEY",), journal=5)
+        self.answered(input="The key is %s." % KEY)
+        for path in ("", "/request_1"):
+            told = self.request("GET", "/_mockturtle/requests" + path).text
+            self.assertIn("The key is ", told)
+            self.assertNotIn(KEY, told)
+
     def test_the_clients_key_is_forwarded_only_with_the_flag(self):
         _, request = self.asked(headers={"Authorization": "Bearer sk-client"})
         self.assertNotIn("authorization", request.headers)
@@ -586,6 +597,21 @@ class SettingsTest(unittest.TestCase):
                                 ("http://h/openai", "/openai", "/openai")):
             target = UpstreamTarget(url)
             self.assertEqual((target.base, target.root), (base, root), url)
+
+
+class ProbeTest(unittest.TestCase):
+
+    def test_a_probe_does_not_wait_the_whole_connect_timeout(self):
+        class SilentTarget(UpstreamTarget):
+            def connect(self, most_s=float("inf")):
+                given.append(most_s)
+                raise socket.timeout("timed out")
+        given, settings = [], Settings(backend="upstream", upstream_url="http://127.0.0.1:1")
+        backend = UpstreamBackend({None: SilentTarget("http://127.0.0.1:1", 10.0)}, {}, settings, None)
+        self.assertEqual(backend.health()["status"], "degraded")
+        with self.assertRaises(ApiError) as caught:
+            backend.models()
+        self.assertEqual((caught.exception.status, given), (504, [PROBE_TIMEOUT_S, PROBE_TIMEOUT_S]))
 
 
 class ProxyTest(GatewayTestCase):

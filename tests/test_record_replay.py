@@ -144,6 +144,21 @@ class RecordUpstreamTest(FolderMixin, GatewayTestCase):
                 self.assertIn("[redacted]", content)
             self._stop_server()
 
+    def test_a_clients_key_that_goes_nowhere_is_not_in_the_recordings_either(self):
+        for key, kept in (("Plain-0123-Key", False), ("anything", True)):
+            for path, body in (("/v1/responses", {"model": key, "input": "It is " + key}),
+                               ("/v1/chat/completions", {"model": key, "messages": [{"role": "user", "content": key}]})):
+                self.folder = self.new_folder()
+                self.start()
+                client, request = self.asked(path, body, {"Authorization": "Bearer " + key})
+                self.assertNotIn("authorization", request.headers)
+                request.answer({"choices": [{"message": {"content": "You said " + key}}]})
+                self.assertIn(key, client.read_answer().text)
+                self.records(1)
+                told = "".join(self.read(name) for name in os.listdir(self.folder))
+                self.assertEqual((key in told, "You said [redacted]" in told), (kept, not kept))
+                self._stop_server()
+
     def test_a_failure_is_recorded_and_replayed_with_its_status_and_headers(self):
         for more in ({}, {"stream": True}):
             client, request = self.asked(**more)
