@@ -12,9 +12,26 @@ from itertools import count
 JOURNAL_BODY_BYTES = 65536          # of a request's body, unless more is asked for
 JOURNAL_ANSWER_BYTES = 16384        # of an answer that is not streamed
 
-# Names, as clients and the proxies before them have them, of headers and of what stands in a query
+# Names, as clients and the proxies before them have them, of headers (those that a body hands on, too) and of what
+# stands in a query
 _SECRET_HEADER = re.compile(r"authorization|cookie|secret|password|api-?key|(?:auth|access|security|csrf)-token")
 _SECRET_QUERY = re.compile(r"(?i)((?:^|&)(?:[\w-]*api[-_]?key|key|[\w-]*token|[\w-]*secret|password|sig)=)[^&]*")
+
+
+
+def _mask_named(value):
+    """Mask the texts under secret names in a JSON value, such as a tool's `authorization`, in place."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if each.__class__ is dict:
+            for name, inner in each.items():
+                if inner.__class__ is str and _SECRET_HEADER.search(name.lower()):
+                    each[name] = "***"
+                else:
+                    waiting.append(inner)
+        elif each.__class__ is list:
+            waiting += each
 
 
 class JournalEntry:
@@ -89,18 +106,24 @@ class JournalEntry:
             for secret in secrets:
                 text = text.replace(secret, "***")
             return text
-        body = masked(self.body.decode("utf-8", "replace"))
-        try:
-            body = json.loads(body) if body and self.body_size == len(self.body) else body
-        except (ValueError, RecursionError):
-            pass                        # it is told as the text that it is
+
+        def opened(data, whole=True):
+            text = masked(data.decode("utf-8", "replace"))
+            try:
+                value = json.loads(text) if text and whole else text
+            except (ValueError, RecursionError):
+                return text             # it is told as the text that it is
+            _mask_named(value)
+            return value
+
         counted = self.counted
         told = {
             "id": self.id, "object": "request", "time": int(self.time * 1e6) / 1e6, "method": self.method,
             "path": masked(self.path), "query": masked(_SECRET_QUERY.sub(r"\1***", self.query_text)),
             "headers": {name: "***" if _SECRET_HEADER.search(name) else masked(value)
                         for name, value in self.headers.items()},
-            "body": body, "body_bytes": self.body_size, "model": self.model, "rule": self.rule,
+            "body": opened(self.body, self.body_size == len(self.body)), "body_bytes": self.body_size,
+            "model": self.model, "rule": self.rule,
             "connection": "%s:%d" % tuple(self.connection[:2]), "status": self.status, "streamed": self.streamed,
             "duration_ms": None if self.ended_s is None else round((self.ended_s - self.started_s) * 1000, 1), "faults": list(self.faults),
             "error": self.error, "response_id": self.response_id,
@@ -112,7 +135,7 @@ class JournalEntry:
             told["events"] = counted.names()[:100]
         else:
             told["events_sent"], told["bytes_sent"] = None, len(self.answer)
-            told["answer"] = self.answer_json() or self.answer_body().decode("utf-8", "replace")
+            told["answer"] = opened(self.answer_body())
         return told
 
 

@@ -61,6 +61,11 @@ def _attempts(entries):
     return [group for group in found.values() if len(group) > 1]
 
 
+def _at_once(entry, after):
+    """Whether a request was sent while the one before it was still unanswered: that is no retry."""
+    return after.connection != entry.connection and after.started_s < _end_s(entry)
+
+
 def _failed(entry):
     return entry.status >= 400 or entry.cut_off
 
@@ -68,7 +73,7 @@ def _failed(entry):
 def _retries(entries):
     for group in _attempts(entries):
         for entry, after in zip(group, group[1:]):
-            if not _failed(entry) or after.started_s - _end_s(entry) > SAME_TASK_S:
+            if not _failed(entry) or _at_once(entry, after) or after.started_s - _end_s(entry) > SAME_TASK_S:
                 continue
             headers = entry.answer_headers()
             waited_s = after.started_s - _end_s(entry)
@@ -101,7 +106,10 @@ def _error_code(entry):
 
 def _storms(entries):
     for group in _attempts(entries):
-        failed = [entry for entry in group if _failed(entry)]
+        failed = []
+        for entry in group:
+            if _failed(entry) and not (failed and _at_once(failed[-1], entry)):
+                failed.append(entry)
         for first, last in zip(failed, failed[STORM_TRIES - 1:]):
             if last.started_s - first.started_s <= STORM_S:
                 tries = failed[failed.index(first):failed.index(last) + 1]

@@ -201,8 +201,11 @@ class SecretsTest(LiveServerTest):
         self.request("POST", "/v1/chat/completions?key=%s&api-version=1&API-Key=fourth&access_token=fifth" % SECRET, dict(CHAT, user=SECRET),
                      dict(headers, **{"api-key": "other", "Cookie": "a=b", "X-Api-Key": "third",
                                 "X-Goog-Api-Key": "sixth", "X-Auth-Token": "seventh"}))
+        self.request("POST", "/v1/responses", dict(RESPONSE, user=SECRET, tools=[
+            {"type": "mcp", "server_label": "a", "server_url": "https://example.com", "authorization": "eighth",
+             "headers": {"X-Api-Key": "ninth"}}]), headers)
         text = self.request("GET", "/_mockturtle/requests", headers=headers).text
-        for secret in (SECRET, "other", "a=b", "third", "fourth", "fifth", "sixth", "seventh"):
+        for secret in (SECRET, "other", "a=b", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"):
             self.assertNotIn(secret, text)
         self.assertIn('"authorization":"***"', text)
         self.assertIn("&api-version=1&", text)

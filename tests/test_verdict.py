@@ -60,6 +60,12 @@ ASK = messages(("user", "hi"))
 
 class RetriesTest(unittest.TestCase):
 
+    def test_the_same_request_many_times_at_once_is_no_retry(self):
+        for status, headers in ((400, ()), (429, (("retry-after", "5"),)), (500, ())):
+            at_once = [entry(number, 0.001 * number, ASK, status, headers, ended_s=0.5, port=4000 + number)
+                       for number in range(STORM_TRIES)]
+            self.assertEqual(kinds(*at_once), [], status)
+
     def test_coming_back_before_retry_after(self):
         refused = entry(1, body=ASK, status=429, headers=[("retry-after", 2), ("retry-after-ms", 2000)])
         self.assertEqual(kinds(refused, entry(2, 0.5, ASK)), ["ignored_retry_after"])
