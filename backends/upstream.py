@@ -247,10 +247,10 @@ class UpstreamBackend(Backend):
         return list(found.values())
 
     def health(self):
-        """{"status", "upstreams": [{"url","status","models"?, "error"?}]}; asks those that were not heard of lately."""
+        """{"status", "upstreams": [{"url","status","models"?, "error"?}]}; asks those of which nothing good was heard lately."""
         told = []
         for target in self.all_targets():
-            if target.up is None or time.monotonic() - target.seen_s > PROBE_FRESH_S:
+            if not target.up or time.monotonic() - target.seen_s > PROBE_FRESH_S:   # one lost answer is not an outage
                 self._probe(target)
             entry = {"url": target.label, "status": "ok" if target.up else "unavailable"}
             named = [model for model, each in self.targets.items() if each is target and model is not None]

@@ -496,6 +496,16 @@ class RoutingTest(GatewayTestCase):
         self.assertEqual([each["status"] for each in answer.json()["upstreams"]], ["ok", "unavailable"])
         self.assertEqual(answer.json()["upstreams"][1]["models"], ["m"])
 
+    def test_an_answer_that_was_lost_is_no_outage(self):
+        self.start(upstream_url=(self.upstream.url,), upstream_retries=0)
+        client = self.connect()
+        client.send_request("POST", "/v1/chat/completions", CHAT)
+        self.upstream.next().hang_up()
+        self.assertEqual(client.read_answer().status, 502)
+        client.send_request("GET", "/health")
+        self.upstream.next().answer({"object": "list", "data": []})
+        self.assertEqual(client.read_answer().json()["status"], "ok")
+
     def test_other_calls_are_forwarded_as_they_are(self):
         for path, there, body in (("/v1/embeddings", "/v1/embeddings", {"model": "m", "input": "x", "odd": 1}),
                                   ("/v1/moderations", "/v1/moderations", {"input": "x"}),
