@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import unittest
 
 import openai
@@ -188,9 +187,8 @@ class EveryFaultTest(OpenAICase):
             with self.subTest(fault=fault), self.mock.fault(fault) as set_up:
                 self.assertEqual(text_of(chat(self.client(), stream=True)), text)
                 self.mock.requests[-1].wait_ended()
-                ends_s = time.monotonic() + 5
-                while not set_up.done and time.monotonic() < ends_s:   # a fault behind the answer comes after it
-                    time.sleep(0.01)
+                if fault == "close" and self.mock.requests[-1].left:
+                    continue            # the client was quicker, and closed the connection itself
                 self.assertGreater(set_up.done, 0)
 
     def test_a_lost_previous_response(self):
