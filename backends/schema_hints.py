@@ -14,11 +14,12 @@ from backends.schema_formats import draw_format
 from backends.schema_said import SaidValues, said_singular
 from backends.schema_work import draw_below, pick_from
 
-_HINT_CUT = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_HINT_EXAMPLE = re.compile(r"(?:e\.g\.|for example|such as)[,:]?\s+['\"`]?"
-                           r"([A-Z0-9][A-Za-z0-9]*(?:[ ,'/.-]{1,2}[A-Za-z0-9]+){0,5})")
-_HINT_DATE_STYLE = re.compile(r"\b(?:YYYY|DD|MM)([-/.])(?:YYYY|DD|MM)\1(?:YYYY|DD|MM)\b|\bYYYYMMDD\b")
-_HINT_CODES = re.compile(r"\b(?:iso|code|two-letter|three-letter|alpha-[23]|639|3166|bcp)\b", re.I)
+# Compiled at their first use, by re.
+_HINT_CUT = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
+_HINT_EXAMPLE = (r"(?:e\.g\.|for example|such as)[,:]?\s+['\"`]?"
+                 r"([A-Z0-9][A-Za-z0-9]*(?:[ ,'/.-]{1,2}[A-Za-z0-9]+){0,5})")
+_HINT_DATE_STYLE = r"\b(?:YYYY|DD|MM)([-/.])(?:YYYY|DD|MM)\1(?:YYYY|DD|MM)\b|\bYYYYMMDD\b"
+_HINT_CODES = r"(?i)\b(?:iso|code|two-letter|three-letter|alpha-[23]|639|3166|bcp)\b"
 _HINT_MOST_TEXT = 2000              # characters of a description that are read
 
 _HINT_FORMATS = {"email": "email", "url": "uri", "uuid": "uuid", "ip": "ipv4", "host": "hostname", "date": "date",
@@ -62,7 +63,7 @@ _HINT_LEADS = frozenset("page limit age rating budget under below over above lea
 @lru_cache(maxsize=512)             # the same schemas come again and again
 def hint_words(text):
     """ "shippingAddress_line2" -> ("shipping", "address", "line")."""
-    return tuple([word.lower() for word in _HINT_CUT.findall(text[:_HINT_MOST_TEXT])])
+    return tuple([word.lower() for word in re.findall(_HINT_CUT, text[:_HINT_MOST_TEXT])])
 
 
 @lru_cache(maxsize=512)
@@ -155,7 +156,8 @@ class ValueHints:
         if not {"code", "iso", "locale"}.isdisjoint(words):
             return True
         return any(isinstance(schema.get("description"), str)
-                   and _HINT_CODES.search(schema["description"][:_HINT_MOST_TEXT]) or schema.get("maxLength") in (2, 3)
+                   and re.search(_HINT_CODES, schema["description"][:_HINT_MOST_TEXT])
+                   or schema.get("maxLength") in (2, 3)
                    for schema in schemas)
 
     def said_strings(self, kind, name, schemas, formats):
@@ -175,7 +177,7 @@ class ValueHints:
         """ "The city, e.g. San Francisco, CA" -> "San Francisco, CA"; None when nothing is described so."""
         for schema in schemas:
             text = schema.get("description")
-            found = _HINT_EXAMPLE.search(text[:_HINT_MOST_TEXT]) if isinstance(text, str) else None
+            found = re.search(_HINT_EXAMPLE, text[:_HINT_MOST_TEXT]) if isinstance(text, str) else None
             if found:
                 return found.group(1)
         return None
@@ -295,7 +297,7 @@ class ValueHints:
         """YYYY-MM-DD, written as a description asks: "in DD/MM/YYYY"."""
         for schema in schemas:
             text = schema.get("description")
-            found = _HINT_DATE_STYLE.search(text[:_HINT_MOST_TEXT]) if isinstance(text, str) else None
+            found = re.search(_HINT_DATE_STYLE, text[:_HINT_MOST_TEXT]) if isinstance(text, str) else None
             if found:
                 year, month, day = date.split("-")
                 return found.group().replace("YYYY", year).replace("MM", month).replace("DD", day)

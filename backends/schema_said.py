@@ -13,11 +13,12 @@ from backends.hint_tables import (HINT_KNOWN_COUNTRIES, HINT_KNOWN_CURRENCIES, H
 from backends.schema_formats import format_holds
 
 SAID_MOST_TEXT = 2000               # characters of a message that are read
-_SAID_DIGIT = re.compile(r"\d")
-_SAID_SHELL = re.compile(r"[$`;|&<>\\\n\x00-\x1f]")
+# Compiled at their first use, by re, as those of backends/schema_formats.py.
+_SAID_DIGIT = r"\d"
+_SAID_SHELL = r"[$`;|&<>\\\n\x00-\x1f]"
 
-_SAID_SENTENCE = re.compile(r"[.!?:\n]+(?:\s|$)")
-_SAID_PROPER = re.compile(r"[A-Z][\w'-]*[a-z][\w-]*")
+_SAID_SENTENCE = r"[.!?:\n]+(?:\s|$)"
+_SAID_PROPER = r"[A-Z][\w'-]*[a-z][\w-]*"
 # Never taken for a name, though capitalised within a sentence.
 _SAID_NO_NAMES = frozenset((
     "I", "Ok", "Please", "The", "What", "How", "Where", "When", "Who", "Why", "Could", "Can", "Would", "Is", "Are",
@@ -64,24 +65,24 @@ _SAID_PATTERNS = {
 }
 _SAID_QUOTED_KINDS = frozenset((None, "title", "query", "sentence", "product", "company", "tag", "category", "song",
                                 "movie", "book", "artist"))
-_SAID_QUOTED = re.compile(r"\"([^\"\n]{1,300})\"|\u201c([^\u201d\n]{1,300})\u201d|(?<!\w)'([^'\n]{2,300})'(?!\w)")
-_SAID_TIME = re.compile(r"\b(?:([01]?\d|2[0-3]):([0-5]\d)(?!\d)\s?(am|pm|a\.m\.|p\.m\.)?|"
-                        r"(1[0-2]|[1-9])\s?(am|pm|a\.m\.|p\.m\.))", re.I)
-_SAID_DATES = re.compile(
-    r"\b(\d{4})-(\d\d)-(\d\d)\b|\b%s\s+(\d{1,2})(?:st|nd|rd|th)?\b(?:,?\s+(\d{4}))?|"
-    r"\b(\d{1,2})(?:st|nd|rd|th)?\s+(?:of\s+)?%s\b(?:,?\s+(\d{4}))?" % (_SAID_MONTH, _SAID_MONTH), re.I)
-_SAID_NUMBER = re.compile(r"(?<![\w./:#-])([$\u20ac\u00a3\u00a5]?)(-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d{1,15}(?:\.\d+)?)"
-                          r"(?![\d:/-]|\.\d)\s?([%\u00b0]?)")
-_SAID_QUERY = re.compile(
-    r"\b(?:search|look|google|find|browse|query|documents?|articles?|news|papers?|information|info|results?|posts?)\b"
-    r"[^.?!\n]{0,40}?\b(?:for|about|on|up|regarding)\s+(?:the\s+web\s+(?:for|about)\s+)?([^.?!\n\"]{3,100})", re.I)
-_SAID_SENTENCES = re.compile(r"\b(?:saying|says|say|message:|reading|translate|body:|text:|note:)\s+(?:that\s+)?"
-                             r"([^.!?\n\"]{2,200}?[.!?]?)"
-                             r"(?=\s+(?:to|into|in)\s+[A-Z]\w+[.!?]?$|$|\n|(?<=[.!?])\s)", re.I)
+_SAID_QUOTED = r"\"([^\"\n]{1,300})\"|\u201c([^\u201d\n]{1,300})\u201d|(?<!\w)'([^'\n]{2,300})'(?!\w)"
+_SAID_TIME = (r"(?i)\b(?:([01]?\d|2[0-3]):([0-5]\d)(?!\d)\s?(am|pm|a\.m\.|p\.m\.)?|"
+              r"(1[0-2]|[1-9])\s?(am|pm|a\.m\.|p\.m\.))")
+_SAID_DATES = (
+    r"(?i)\b(\d{4})-(\d\d)-(\d\d)\b|\b%s\s+(\d{1,2})(?:st|nd|rd|th)?\b(?:,?\s+(\d{4}))?|"
+    r"\b(\d{1,2})(?:st|nd|rd|th)?\s+(?:of\s+)?%s\b(?:,?\s+(\d{4}))?" % (_SAID_MONTH, _SAID_MONTH))
+_SAID_NUMBER = (r"(?<![\w./:#-])([$\u20ac\u00a3\u00a5]?)(-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d{1,15}(?:\.\d+)?)"
+                r"(?![\d:/-]|\.\d)\s?([%\u00b0]?)")
+_SAID_QUERY = (
+    r"(?i)\b(?:search|look|google|find|browse|query|documents?|articles?|news|papers?|information|info|results?"
+    r"|posts?)\b[^.?!\n]{0,40}?\b(?:for|about|on|up|regarding)\s+(?:the\s+web\s+(?:for|about)\s+)?([^.?!\n\"]{3,100})")
+_SAID_SENTENCES = (r"(?i)\b(?:saying|says|say|message:|reading|translate|body:|text:|note:)\s+(?:that\s+)?"
+                   r"([^.!?\n\"]{2,200}?[.!?]?)"
+                   r"(?=\s+(?:to|into|in)\s+[A-Z]\w+[.!?]?$|$|\n|(?<=[.!?])\s)")
 
-_SAID_TASK = re.compile(r"\bremind (?:me|us) to ([^.!?\n\"]{3,100}?)"
-                        r"(?=\s+(?:at|on|by|in|tomorrow|every|next)\b|[.!?]|$)", re.I)
-_SAID_REST = re.compile(r"(?<=\w):\s+([^\n\"]{8,200})$")
+_SAID_TASK = (r"(?i)\bremind (?:me|us) to ([^.!?\n\"]{3,100}?)"
+              r"(?=\s+(?:at|on|by|in|tomorrow|every|next)\b|[.!?]|$)")
+_SAID_REST = r"(?<=\w):\s+([^\n\"]{8,200})$"
 
 
 class SaidNumber(namedtuple("SaidNumber", "value sign before after")):
@@ -172,11 +173,11 @@ class SaidValues:
 
     def _find_names(self):
         names = []
-        for sentence in _SAID_SENTENCE.split(self.text):
+        for sentence in re.split(_SAID_SENTENCE, self.text):
             run, before, last = [], "", ""
             for at, word in enumerate(sentence.split() + [""]):
                 bare = word.strip(",;()\"'?!.")
-                if at and _SAID_PROPER.fullmatch(bare) and bare not in _SAID_NO_NAMES:
+                if at and re.fullmatch(_SAID_PROPER, bare) and bare not in _SAID_NO_NAMES:
                     if not run:
                         before = last
                     run.append(bare[:-2] if bare.endswith("'s") else bare)
@@ -248,7 +249,7 @@ class SaidValues:
         """[(text, the words before it, nearest first)]."""
         def find():
             return [(next(filter(None, match.groups())), _said_words(self.text[:match.start()])[:-6:-1])
-                    for match in _SAID_QUOTED.finditer(self.text)]
+                    for match in re.finditer(_SAID_QUOTED, self.text)]
         return self._once("quoted", find)
 
     def dates(self):
@@ -257,7 +258,7 @@ class SaidValues:
             found = []
             if not self._has_digit():
                 return found
-            for match in _SAID_DATES.finditer(self.text):
+            for match in re.finditer(_SAID_DATES, self.text):
                 year, month, day, name, name_day, name_year, other_day, other, other_year = match.groups()
                 if name or other:
                     month = "%02d" % (1 + _SAID_MONTHS.index((name or other).lower()))
@@ -273,7 +274,7 @@ class SaidValues:
         """Times as HH:MM."""
         def find():
             found = []
-            for match in _SAID_TIME.finditer(self.text):
+            for match in re.finditer(_SAID_TIME, self.text):
                 hour, minute, half, hour_alone, half_alone = match.groups()
                 half = (half or half_alone or "").lower()[:1]
                 hour = int(hour or hour_alone)
@@ -295,9 +296,9 @@ class SaidValues:
         if not self._has_digit():
             taken = []
         else:
-            taken = [match.span() for pattern in (_SAID_DATES, _SAID_TIME) for match in pattern.finditer(self.text)]
+            taken = [match.span() for pattern in (_SAID_DATES, _SAID_TIME) for match in re.finditer(pattern, self.text)]
             starts = [start for _, start in words]
-            for match in _SAID_NUMBER.finditer(self.text):
+            for match in re.finditer(_SAID_NUMBER, self.text):
                 sign, digits, percent = match.groups()
                 text = digits.replace(",", "")
                 value = float(text) if "." in text else int(text)
@@ -310,7 +311,7 @@ class SaidValues:
                 if not any(low <= start < high for low, high in taken)]
 
     def _has_digit(self):
-        return self._once("digit", lambda: _SAID_DIGIT.search(self.text) is not None)
+        return self._once("digit", lambda: re.search(_SAID_DIGIT, self.text) is not None)
 
     def _once(self, key, find):
         if key not in self._found:
@@ -373,7 +374,8 @@ class SaidValues:
         found += self._said_aloud(kind, words)
         if kind in ("company", "product", "song", "artist", "movie", "book", "query"):
             found += [name for name, _ in self.names()]
-        return [said for said in found if said not in self.used and (kind == "url" or not _SAID_SHELL.search(said))]
+        return [said for said in found
+                if said not in self.used and (kind == "url" or not re.search(_SAID_SHELL, said))]
 
     def _said_aloud(self, kind, words):
         """What stands in quotes, and what a search or a message is said to be about."""
@@ -383,11 +385,11 @@ class SaidValues:
         if kind in _SAID_QUOTED_KINDS:
             found += [text for text, _ in quoted if text not in found]
         if kind == "query":
-            found += [match.group(1).strip(" ,'") for match in _SAID_QUERY.finditer(self.text)]
+            found += [match.group(1).strip(" ,'") for match in re.finditer(_SAID_QUERY, self.text)]
         if kind == "sentence":
-            found += [match.group(1).strip(" '") for match in _SAID_SENTENCES.finditer(self.text)]
+            found += [match.group(1).strip(" '") for match in re.finditer(_SAID_SENTENCES, self.text)]
         if kind in ("title", "sentence"):
-            found += [match.group(1) for match in _SAID_TASK.finditer(self.text)]
+            found += [match.group(1) for match in re.finditer(_SAID_TASK, self.text)]
         if kind == "sentence":
-            found += [match.group(1) for match in _SAID_REST.finditer(self.text)]
+            found += [match.group(1) for match in re.finditer(_SAID_REST, self.text)]
         return found

@@ -17,12 +17,12 @@ TEXT_FEW_PLACES = 16                # with fewer paragraphs, answers begin at li
 
 # Where every tokenizer begins a token: at a line that is not indented (a slash joins a full stop before it), and before
 # a space between two words.
-_FILE_LINE = re.compile(r"\n(?=[^\s/])")
-_FILE_SPACE = re.compile(r"(?<=\w)(?= [^\W\d_])")
+_FILE_LINE = r"\n(?=[^\s/])"
+_FILE_SPACE = r"(?<=\w)(?= [^\W\d_])"
 # Where an answer may begin; the best first.
-_FILE_PLACES = tuple(map(re.compile, (
+_FILE_PLACES = (
     r"\n[ \t]*\n\s*(?=\S)", r"\n\s*(?=\S)",
-    r"[.!?\u0964\u061f]['\")\]\u2019\u201d]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)")))
+    r"[.!?\u0964\u061f]['\")\]\u2019\u201d]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)")
 
 
 def read_text_file(path):
@@ -69,7 +69,7 @@ class FileText:
         """Offsets where an answer may begin, in order."""
         places = {0}
         for pattern in _FILE_PLACES:
-            places.update(found.end() for found in pattern.finditer(self._text, 0, end))
+            places.update(found.end() for found in re.compile(pattern).finditer(self._text, 0, end))
             if len(places) >= TEXT_FEW_PLACES:
                 break
         return sorted(places)
@@ -77,10 +77,10 @@ class FileText:
     def _find_borders(self):
         """Offsets where the parts begin, and the end of the text."""
         text, borders = self._text, [0]
+        line, space = re.compile(_FILE_LINE).search, re.compile(_FILE_SPACE).search
         while True:
             near = borders[-1] + TEXT_PART_CHARS
-            found = _FILE_LINE.search(text, near, borders[-1] + TEXT_LONG_PART_CHARS) \
-                or _FILE_SPACE.search(text, near) or _FILE_LINE.search(text, near)
+            found = line(text, near, borders[-1] + TEXT_LONG_PART_CHARS) or space(text, near) or line(text, near)
             if found is None:
                 return borders + [len(text)]
             borders.append(found.end())

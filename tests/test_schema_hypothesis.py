@@ -351,8 +351,9 @@ def find_value(schema, validator, draft):
     found = []
 
     @hypothesis.settings(max_examples=60, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+                         verbosity=hypothesis.Verbosity.quiet, print_blob=False,
                          suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.given(hypothesis_jsonschema.from_schema(schema))
+    @hypothesis.given(hypothesis_jsonschema.from_schema(json.loads(json.dumps(schema))))    # it changes what it reads
     def look(value):
         if judge.is_valid(value):
             found.append(value)
@@ -400,6 +401,7 @@ class HypothesisTest(unittest.TestCase):
         met = {"values": 0, "refusals": 0}
 
         @hypothesis.settings(max_examples=EXAMPLES or CI_EXAMPLES, deadline=None, database=None, derandomize=not EXAMPLES,
+                             phases=[hypothesis.Phase.generate],        # making them smaller takes minutes
                              report_multiple_bugs=False, suppress_health_check=list(hypothesis.HealthCheck))
         @hypothesis.given(strategies.randoms(use_true_random=False))
         def each(source):
