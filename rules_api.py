@@ -52,7 +52,7 @@ class RulesApiMixin(Host):
         self.send_json(200, {"object": "rules.reloaded", "files": len(book.files), "rules": count})
 
     def _rules_book(self):
-        book = getattr(self.backend, "rule_book", None)
+        book = self.backend.rule_book
         if book is None:
             raise ApiError(404, "This server was given a backend of its own, which takes no rules.")
         return book

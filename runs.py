@@ -4,6 +4,8 @@ In: a GenerationRequest, a backend and an assembler. Out: timed frames for a str
 for a plain answer, from the same assembler. A planned backend's deltas are played as they are; a
 blocking one runs on a worker thread and pushes. Faults of either become the API's own errors.
 """
+from itertools import islice
+
 from api_common import LAST_CHUNK, ApiError, server_error
 from backends.contract import (Cancel, Finish, ReasoningDelta, RefusalDelta, TextDelta, TextRun, ToolCallDelta,
                                Usage)
@@ -11,8 +13,8 @@ from backends.engine import Seat
 from backends.interrupted import in_pieces, interrupted
 from faults import fault_error, read_faults
 from observe.metrics import COUNTED_AT_ONCE, GAP_STEP_S
+from relayed_runs import RelayedRun
 from transport.player import PUSH_LIMIT, Aside, PushedSteps, Splice, Step
-from transport.relay import RELAY_AHEAD_BYTES
 from transport.seated import SeatSteps
 
 
@@ -271,31 +273,24 @@ class Completion:
         due_s = 0.0
         assembler = self.assembler
         assembler.quiet = True
-        dues, told, shared = None, 0, False
+        said = []                       # (dues, count) of what has tokens
         for due, delta in deltas:
             kind = delta.__class__
             if kind is TextRun and delta.pieces:
                 assembler.absorb(delta)
                 count = len(delta.pieces)
                 due_s = delta.dues[count - 1]
-                if dues is None:
-                    dues, told, shared = delta.dues, count, True
-                    continue
-                said = delta.dues[:count]
-            else:
-                if due is not None:
-                    due_s = due
-                assembler.feed(delta)
-                if assembler.failed is not None:
-                    break
-                if kind is Usage or not self.says(delta):
-                    continue
-                said = (due_s,)
-            if shared or dues is None:
-                dues, shared = list(dues[:told]) if shared else [], False
-            dues += said
-            told += len(said)
-        self._dues, self._told = dues if shared or told < 2 else sorted(dues), told     # runs may lie over each other
+                said.append((delta.dues, count))
+                continue
+            if due is not None:
+                due_s = due
+            assembler.feed(delta)
+            if assembler.failed is not None:
+                break
+            if kind is not Usage and self.says(delta):
+                said.append(((due_s,), 1))
+        if said:
+            self._dues, self._told = said[0] if len(said) == 1 else _all_dues(said)
         return due_s, self.plain_end(render)
 
     # ---- a backend that may wait --------------------------------------------------------------
@@ -310,7 +305,7 @@ class Completion:
     def run_pushed(self, play, player, render, streamed):
         """Generate on this worker thread, feeding the play; or connect, where the relay does the rest. Raises nothing."""
         if self.backend.relays and player.relay is not None and not self.faults:    # those need the deltas one by one
-            _RelayedRun(self, play, player, render, streamed).begin()
+            RelayedRun(self, play, player, render, streamed).begin()
             return
         assembler, cancel, steps = self.assembler, self.cancel, play.push
         due_s = 0.0
@@ -615,138 +610,18 @@ class Completion:
             self.count()
 
 
+def _all_dues(said):
+    """(dues, count) of several: in order, as runs may lie over each other."""
+    dues = sorted(due for dues, count in said for due in islice(dues, count))
+    return dues, len(dues)
+
+
 def _fitted(first_s, decode_s, gaps, queue_s, end_s):
     """What ModelStats.planned() says of a plan, stretched to the time that its answer took."""
     planned_s = first_s + decode_s
     stretch = (end_s - queue_s) / planned_s if planned_s > 0.0 else 1.0
     return (queue_s + first_s * stretch, decode_s * stretch,
             tuple((int(slot * stretch + 0.5), times) for slot, times in gaps))
-
-
-class _RelayedRun:
-    """A completion whose deltas come from a socket: the relay's listener.
-
-    begin() and what it calls run on a worker; start() and all that follows on the player's thread.
-    """
-
-    def __init__(self, completion, play, player, render, streamed):
-        self._completion = completion
-        self._play = play
-        self._steps = play.push
-        self._player = player
-        self._render = render
-        self._streamed = streamed
-        self._attempt = 0
-        self._wire = None
-        self._ahead = 0             # bytes given to the play since it had nothing left
-        self._said = []             # when the tokens of a plain answer came, seconds
-
-    def begin(self):
-        completion, player, play = self._completion, self._player, self._play
-        assembler, cancel = completion.assembler, completion.cancel
-        assembler.quiet = not self._streamed
-        play.timed = False              # another server keeps the time, or does not
-        opening = assembler.begin()
-        if opening:
-            player.push(play, 0.0, Aside(opening))
-        self._connect(lambda: completion.backend.open(completion.request, cancel))
-
-    def _connect(self, opened):
-        """Have an exchange opened, and read it on the player's thread."""
-        try:
-            if self._completion.cancel.is_set():    # while it waited for a thread
-                return
-            exchange = opened()
-        except BaseException as exc:
-            error = self._completion.as_error(exc)
-            self._player.post(lambda: self.fail(error))
-            return
-        if exchange is not None:
-            self._player.post(lambda: self.start(exchange))
-
-    def start(self, exchange):
-        if self._play.over or self._completion.cancel.is_set():
-            exchange.close()
-            return
-        self._wire = self._player.relay.start(exchange, self)
-        self._steps.on_empty = self._emptied
-        self._completion.cancel.on_cancel(lambda: self._player.post(self.drop))
-
-    def drop(self):
-        if self._wire is not None:      # else it is being connected again, and will see the cancel
-            self._player.relay.drop(self._wire)
-
-    # ---- what the relay says ------------------------------------------------------------------
-
-    def take(self, deltas):
-        completion = self._completion
-        assembler, record = completion.assembler, completion.record
-        pushed = False
-        for delta in deltas:
-            if record is not None:
-                record.append((None, delta))
-            frame = assembler.feed(delta)
-            if assembler.failed is not None:
-                break
-            says = completion.says(delta)
-            if not self._streamed:
-                if says:
-                    self._said.append(completion.elapsed_s())
-            elif frame:
-                self._steps.add(None, frame if says else Aside(frame))
-                self._ahead += len(frame)
-                pushed = True
-        if pushed:
-            self._follow()
-        if assembler.failed is not None:
-            self.fail(assembler.failed)
-
-    def _follow(self):
-        self._player.follow(self._play)
-        if self._ahead > RELAY_AHEAD_BYTES and self._wire is not None:
-            self._player.relay.pause(self._wire)
-
-    def _emptied(self):
-        """The play has taken all that there was."""
-        self._ahead = 0
-        if self._wire is not None and self._wire.paused:
-            self._player.relay.resume(self._wire)
-
-    def end(self):
-        completion = self._completion
-        if self._steps.closed:
-            return                      # it has failed
-        if completion.cancel.is_set():
-            self._close()
-            return
-        if not self._streamed:
-            completion.note_plain(self._said)
-        step = completion.finish_step() if self._streamed else completion.plain_end(self._render)
-        self._steps.add(None, step)
-        self._close()
-
-    def fail(self, error):
-        completion, steps = self._completion, self._steps
-        if steps.closed:
-            return
-        error = completion.as_error(error)
-        steps.failure = completion.fail_step(steps, self._render, error, self._streamed)
-        if self._wire is not None:
-            self._player.relay.drop(self._wire)
-        self._close()
-
-    def retry(self, exchange):
-        """The connection ended before any answer: once more, on a worker."""
-        completion = self._completion
-        self._attempt += not exchange.reused
-        self._wire = None
-        self._player.relay.elsewhere(lambda: self._connect(lambda: completion.backend.reopen(
-            exchange, completion.request, completion.cancel, self._attempt)))
-
-    def _close(self):
-        self._steps.on_empty = None
-        self._steps.closed = True
-        self._player.follow(self._play)
 
 
 class _RunStep:

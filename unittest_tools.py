@@ -414,7 +414,7 @@ class MockTurtleTools:
         return self._add_rule({"replies": [_with_gate(reply) for reply in replies], "then": then}, match, times, name, first)
 
     def _add_rule(self, rule, match, times, name, first):
-        book = getattr(self.server.backend, "rule_book", None)
+        book = self.server.backend.rule_book
         if book is None:
             raise ValueError("this server's backend takes no rules")
         own_ground = "endpoint" in (match or ())     # an endpoint may be one that only rules which name it answer

@@ -9,54 +9,40 @@ LONG_BATCH_TOKENS = 1000            # some 2 us each: a bigger batch is planned 
 _CACHED_PROMPT_TOKENS = 2000        # so is one with more to look up in a prefix cache
 
 
+def _of_first(name):
+    """What the first request says, or a backend says of it, holds for the batch."""
+    return property(lambda batch: getattr(batch.requests[0], name))
+
+
 class BatchRequest:
     """Requests whose choices are numbered through: request k's choice c is k * n + c."""
 
     breathe = None
     endpoint = "completions"
+    raw, seed, max_tokens = _of_first("raw"), _of_first("seed"), _of_first("max_tokens")
+    rule, draw, overrides = _of_first("rule"), _of_first("draw"), _of_first("overrides")
 
     def __init__(self, requests):
         self.requests = requests
         self.n = requests[0].n
         self.model = requests[0].model
         self.ignored_fields = requests[0].ignored_fields
-        self.seed = requests[0].seed
 
     @property
     def seqs(self):
         return self.n * len(self.requests)
 
     @property
-    def raw(self):
-        return self.requests[0].raw
-
-    @property
     def wire_faults(self):
         return [fault for request in self.requests for fault in request.wire_faults]
-
-    @property
-    def rule(self):
-        return self.requests[0].rule
 
     @property
     def held_tokens(self):
         return sum(request.held_tokens for request in self.requests)
 
     @property
-    def draw(self):
-        return self.requests[0].draw
-
-    @property
-    def overrides(self):
-        return self.requests[0].overrides
-
-    @property
     def ttft_s(self):
         return min(request.ttft_s for request in self.requests)
-
-    @property
-    def max_tokens(self):
-        return self.requests[0].max_tokens
 
     def prompt_tokens(self):
         return sum(request.history.tokens for request in self.requests)
@@ -72,7 +58,7 @@ class BatchBackend(Backend):
         self._backend = backend
         self.blocking = backend.blocking
         self.engine = backend.engine
-        self.sets_faults = getattr(backend, "sets_faults", False)   # a user's class may have generate() alone
+        self.sets_faults = backend.sets_faults
 
     def generate(self, batch, cancel):
         tokens = sum(request.max_tokens * request.n + (request.history.tokens if request.echo else 0)

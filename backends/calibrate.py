@@ -65,7 +65,6 @@ def calibrate_profile(paths):
     for path in paths:
         runs += _read_result_file(path)
     levels = _merge_runs(runs)
-    first = runs[0]
     stem = os.path.splitext(os.path.basename(paths[0]))[0]
     profile = {"name": stem or "calibrated",
                "model": next((run.model for run in runs if run.model), ""),

@@ -99,32 +99,6 @@ class Failure(namedtuple("Failure", "error choice", defaults=(0,))):
     __slots__ = ()
 
 
-class FailingBackend:
-    """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
-
-    blocking = sets_faults = False
-    engine = None
-
-    def __init__(self, error):
-        self._error = error
-
-    def generate(self, request, cancel):
-        return [(0.0, Failure(self._error))]
-
-
-class SilentBackend:
-    """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
-
-    blocking = sets_faults = False
-    engine = None
-
-    def __init__(self, backend):
-        self._backend = backend
-
-    def generate(self, request, cancel):
-        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0, 0, self._backend.prepare(request)))]
-
-
 # ---- what a request asks for ------------------------------------------------------------------
 
 class ToolSpec(namedtuple("ToolSpec", "kind name description parameters strict namespace place")):
@@ -343,14 +317,16 @@ class Backend:
     wants_origin: whether its requests are to say where they come from (see GenerationRequest).
     rule_book: None, or a scripted backend's RuleBook.
     sets_faults: whether generate() may put faults into request.wire_faults; before it returns, if so.
+    profile: None, or the latency profile's dict that it was made from; speed: how fast it is, in a few words.
     """
 
     blocking = True
     relays = judges = False
     engine = None
     wants_origin = False
-    rule_book = None
+    rule_book = profile = None
     sets_faults = False
+    speed = ""
 
     def generate(self, request, cancel):
         """Answer one GenerationRequest.
@@ -399,3 +375,41 @@ class Backend:
 
     def close(self):
         """The server stops: let go of files and connections."""
+
+
+class _AdaptedBackend(Backend):
+    """An object that has generate(), and whatever else of a Backend's it likes."""
+
+    def __init__(self, found):
+        for name in vars(Backend):
+            if name[0] != "_" and hasattr(found, name):
+                setattr(self, name, getattr(found, name))
+
+
+def as_backend(found):
+    """A user's object as a Backend."""
+    return found if isinstance(found, Backend) else _AdaptedBackend(found)
+
+
+class FailingBackend(Backend):
+    """Answers one request with a failure: for a fault that belongs into a stream that has begun."""
+
+    blocking = False
+
+    def __init__(self, error):
+        self._error = error
+
+    def generate(self, request, cancel):
+        return [(0.0, Failure(self._error))]
+
+
+class SilentBackend(Backend):
+    """Answers a request that asks for no output: a turn that only prepares the next. backend: the one that reads it."""
+
+    blocking = False
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def generate(self, request, cancel):
+        return [(0.0, Finish("stop")), (0.0, Usage(request.history.tokens, 0, 0, self._backend.prepare(request)))]

@@ -19,10 +19,10 @@ class ScriptedBackend(Backend):
 
     def __init__(self, book, behind, voice, tokenizer, time_scale=1.0):
         self.rule_book = book
-        self.blocking = getattr(behind, "blocking", True)       # a user's class may have generate() alone
-        self.engine = getattr(behind, "engine", None)
-        self.profile = getattr(behind, "profile", None)
-        self.speed = getattr(behind, "speed", "")
+        self.blocking = behind.blocking
+        self.engine = behind.engine
+        self.profile = behind.profile
+        self.speed = behind.speed
         self._behind = behind
         self._voice = voice
         self._tokenizer = tokenizer
@@ -37,8 +37,8 @@ class ScriptedBackend(Backend):
             self.generate = self._generate_scripted
         else:
             self.generate = self._behind.generate
-            self.wants_origin = getattr(self._behind, "wants_origin", False)
-            self.sets_faults = getattr(self._behind, "sets_faults", False)
+            self.wants_origin = self._behind.wants_origin
+            self.sets_faults = self._behind.sets_faults
 
     def included(self, item, includes):
         return self._behind.included(item, includes)
@@ -47,15 +47,19 @@ class ScriptedBackend(Backend):
         return self._behind.prepare(request)
 
     def cache_stats(self):
-        ask = getattr(self._behind, "cache_stats", None)
-        return ask() if ask is not None else None
+        return self._behind.cache_stats()
+
+    def secrets(self):
+        return self._behind.secrets()
+
+    def told(self):
+        return self._behind.told()
 
     def reset(self):
         """The files' rules alone, none of which has answered; and what is behind them begins anew."""
         self.rule_book.reset()
         for backend in (self._behind,) if self._voice is self._behind else (self._behind, self._voice):
-            if hasattr(backend, "reset"):       # a user's class may have generate() alone
-                backend.reset()
+            backend.reset()
 
     def close(self):
         self._behind.close()

@@ -103,8 +103,6 @@ class SimulatedBackend(Backend):
     """
 
     blocking = False
-    profile = None                  # the latency profile's dict that it was made from
-    speed = ""                      # how fast it is, in a few words
 
     def __init__(self, clock, tokenizer, lengths=128, seed=0, auto_tool_rate=None, refusal_rate=0.0,
                  builtin_tool_rate=0.0, engine=None, cache=None, text="prose"):

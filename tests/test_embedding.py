@@ -2,7 +2,6 @@
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -197,6 +196,31 @@ class MockTurtleTest(FolderCase):
             for body in (CHAT, dict(CHAT, stream=True)):
                 status, whole, _ = call(mock, "POST", "/v1/chat/completions", body)
                 self.assertEqual((status, whole["error"]["code"]), (429, "rate_limit_exceeded"))
+
+
+class GenerateAlone:
+    """A user's class that is no Backend and has nothing else of one."""
+
+    def generate(self, request, cancel):
+        yield 0.0, TextDelta("just this")
+        yield None, Finish("stop")
+        yield None, Usage(3, 2)
+
+
+class GenerateAloneTest(LiveServerTest):
+
+    def make_backend(self):
+        return GenerateAlone()
+
+    def test_all_apis_are_served_and_the_server_ends(self):
+        self.assertEqual(self.request("POST", "/v1/chat/completions", CHAT).json()["choices"][0]["message"]["content"],
+                         "just this")
+        made = self.request("POST", "/v1/responses", RESPONSE).json()
+        self.assertEqual(made["output"][0]["content"][0]["text"], "just this")
+        self.assertEqual(self.request("GET", "/v1/responses/%s?include=reasoning.encrypted_content" % made["id"]).status, 200)
+        self.assertEqual(self.request("POST", "/v1/completions", {"model": "m", "prompt": ["a", "b"]}).status, 200)
+        self.assertEqual(self.request("GET", "/metrics").status, 200)
+        self.assertEqual(self.request("POST", "/_mockturtle/reset", body=b"").status, 200)
 
 
 class LoadBackendTest(FolderCase):

@@ -6,7 +6,7 @@ import unittest
 
 from api_common import __version__
 from backends.profiles import built_in_profiles
-from server import ROUTES
+from handler import ROUTES
 from settings import build_settings_parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -17,7 +17,7 @@ from server import MockTurtle, MockTurtleServer
 from settings import Settings
 from tests import ONE_FILE, ROOT
 from tests.support import (CHAT, RESPONSE, TIMEOUT_S, DeltaBackend, GatedBackend, LiveServerTest, RawClient, ShiftedClock,
-                           chat_text, every_form, parse_events, wait_until)
+                           every_form, parse_events, wait_until)
 from tests.test_gateway import GatewayTestCase
 from tests.websocket_client import WebSocketClient
 

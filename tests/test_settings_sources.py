@@ -33,8 +33,6 @@ VALUES = {
     "log_level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "text": (("echo", "echo"), ("emoji", "emoji"), ("file:a.txt", "file:a.txt")),
     "log_format": (("json", "json"), ("json", "json"), ("json", "json")),
-    "store": (("sqlite:f", "sqlite:f"), ("sqlite:e", "sqlite:e"), ("sqlite:g", "sqlite:g")),
-    "store_sync": (("full", "full"), ("full", "full"), ("full", "full")),
     "fault": ((["close", "cut:event=3"], ("close", "cut:event=3")), ("close; cut:event=3,how=rst", ("close", "cut:event=3,how=rst")),
               ("error:status=503,rate=0.1", ("error:status=503,rate=0.1",))),
     "heartbeat_form": (("event", "event"), ("event", "event"), ("event", "event")),
@@ -42,7 +40,6 @@ VALUES = {
     "auto_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "builtin_tool_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
     "refusal_rate": ((0.25, 0.25), ("0.5", 0.5), ("1", 1.0)),
-    "load_knee": ((0.25, 0.25), ("0.5", 0.5), ("0.75", 0.75)),
     "tls_key": (("a.pem", "a.pem"), ("b.pem", "b.pem"), ("c.pem", "c.pem")),
 }
 

@@ -1,7 +1,6 @@
 """A test author's tools: what MockTurtle is told and asked, the mixin, the environment, what is left behind by a test."""
 import asyncio
 import http.client
-import io
 import json
 import os
 import re

@@ -1,11 +1,9 @@
 """openai-agents: its loop of tools, its retries, limits of turns, streams that are cut and stopped, over both models."""
 
 import asyncio
-import json
 import logging
 import unittest
 
-import openai
 from agents import (
     Agent,
     MaxTurnsExceeded,
@@ -17,6 +15,7 @@ from agents import (
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
+from sdk_errors import SDK_ERRORS
 from server import MockTurtleTestCase
 
 set_tracing_disabled(True)
@@ -97,12 +96,7 @@ class AgentsTests(MockTurtleTestCase):
 
     async def test_faults_reach_the_program_as_the_sdks_classes(self):
         agent = await self.agent(timeout=0.5)
-        for fault, streamed, error in (
-                ("error:status=400", False, openai.BadRequestError), ("error:status=401", False, openai.AuthenticationError),
-                ("error:status=404", True, openai.NotFoundError), ("error:status=429", True, openai.RateLimitError),
-                ("error:status=500", False, openai.InternalServerError), ("slow_headers:ms=60000", False, openai.APITimeoutError),
-                ("cut:where=headers", True, openai.APIConnectionError), ("cut:event=4", True, openai.APIConnectionError),
-                ("wrong_length", False, openai.APIConnectionError), ("malformed", True, json.JSONDecodeError)):
+        for fault, streamed, error in SDK_ERRORS:
             with self.subTest(fault=fault), self.mock.fault(fault) as set_up:
                 with self.assertRaises(error):
                     if streamed:

@@ -1,7 +1,6 @@
 """langchain-openai: retries, limits, cut streams, a loop of tools, structured output, a stop, over both of its APIs."""
 
 import asyncio
-import json
 import unittest
 
 import openai
@@ -10,6 +9,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import OpenAIRefusalError
 from pydantic import BaseModel
+from sdk_errors import SDK_ERRORS
 from server import MockTurtleTestCase
 
 QUESTION = "What is the weather in Oslo and in Bergen?"
@@ -73,12 +73,7 @@ class LangChainTests(MockTurtleTestCase):
 
     def test_faults_reach_the_program_as_the_sdks_classes(self):
         model = self.model(timeout=0.5)
-        for fault, streamed, error in (
-                ("error:status=400", False, openai.BadRequestError), ("error:status=401", False, openai.AuthenticationError),
-                ("error:status=404", True, openai.NotFoundError), ("error:status=429", True, openai.RateLimitError),
-                ("error:status=500", False, openai.InternalServerError), ("slow_headers:ms=60000", False, openai.APITimeoutError),
-                ("cut:where=headers", True, openai.APIConnectionError), ("cut:event=4", True, openai.APIConnectionError),
-                ("wrong_length", False, openai.APIConnectionError), ("malformed", True, json.JSONDecodeError)):
+        for fault, streamed, error in SDK_ERRORS:
             with self.subTest(fault=fault), self.mock.fault(fault) as set_up:
                 with self.assertRaises(error):
                     if streamed:
